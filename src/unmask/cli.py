@@ -1,0 +1,114 @@
+"""The command line: each command a few lines of glue. A user's mistake is one sentence on standard error, and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from unmask import __version__
+from unmask.errors import UserError
+
+PRECISIONS = ("float32", "bf16", "auto")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    warnings.showwarning = lambda message, *_: print(f"unmask: {message}", file=sys.stderr)
+    try:
+        asked.run(asked)
+    except UserError as error:
+        print(f"unmask: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("unmask: stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(0)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, saying one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"unmask: {message}; see {self.prog} --help", file=sys.stderr)
+        sys.exit(2)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="unmask", description="A workshop for encoders: BERT and ViT, from raw text or images to a served model.")
+    parser.add_argument("--version", action="version", version=f"unmask {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    one = commands.add_parser("demo", help="nearest sentences by a real model, and where it looks; no network needed")
+    one.set_defaults(run=demo)
+
+    one = commands.add_parser("predict", help="ask a model: fill masks, classify, tag, answer, next sentence")
+    one.add_argument("model", help="a model folder, or a hub id")
+    one.add_argument("input", nargs="*", help="texts, pictures, or files of them (a line or a JSON object each); none: standard input")
+    one.add_argument("--task", help="fill, next, classify, tagging or spans; by default what the folder was made for")
+    one.add_argument("--pair", metavar="TEXT", help="the second text for every input (the context, for a question), or a file that holds it")
+    one.add_argument("--top", type=int, default=5, help="how many guesses for a mask (5)")
+    _common(one)
+    one.set_defaults(run=predict)
+
+    one = commands.add_parser("embed", help="one vector a text or picture")
+    one.add_argument("model", help="a model folder, or a hub id")
+    one.add_argument("input", nargs="*", help="texts, pictures, or files of them; none: standard input")
+    one.add_argument("--out", type=Path, help="write all vectors to this .npy file")
+    one.add_argument("--prompt", help="the name of one of the model's prompts")
+    _common(one, precision="auto")
+    one.set_defaults(run=embed)
+
+    one = commands.add_parser("show", help="what a folder holds; `show tasks`, `show families`")
+    one.add_argument("thing", help="a model folder, a hub id, tasks, or families")
+    one.add_argument("--json", action="store_true", help="JSON, for machines")
+    one.set_defaults(run=show)
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser, precision: str = "float32") -> None:
+    parser.add_argument("--json", action="store_true", help="JSON lines, also on a terminal (piped, they come anyway)")
+    parser.add_argument("--precision", choices=PRECISIONS, default=precision, help=f"how exactly to compute ({precision})")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1; by default a GPU where there is one")
+
+
+# ---- the commands
+
+
+def demo(asked: argparse.Namespace) -> None:
+    from unmask.study import demo
+
+    demo.run()
+
+
+def predict(asked: argparse.Namespace) -> None:
+    import unmask
+    from unmask.data.inputs import read_inputs
+    from unmask.infer import report
+
+    model = unmask.load(asked.model, precision=asked.precision, device=asked.device)
+    task = asked.task or model.task
+    inputs = read_inputs(asked.input, pair=asked.pair)
+    report.answers(inputs, lambda given: model.stream(task, given, **({"top": asked.top} if task == "fill" else {})), as_json=asked.json)
+
+
+def embed(asked: argparse.Namespace) -> None:
+    import unmask
+    from unmask.data.inputs import read_inputs
+    from unmask.infer import report
+
+    model = unmask.load(asked.model, precision=asked.precision, device=asked.device)
+    report.vectors(read_inputs(asked.input), lambda given: model.stream("embed", given, prompt=asked.prompt), asked.out)
+
+
+def show(asked: argparse.Namespace) -> None:
+    from unmask.infer import report
+
+    report.thing(asked.thing, as_json=asked.json)

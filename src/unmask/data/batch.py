@@ -1,0 +1,76 @@
+"""Batches: what a model is given, and how sequences of any length are shared out among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unmask.model.layout import Layout, Packed, Padded
+from unmask.tokenizer import Encoding
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    inputs: Mapping[str, Tensor]  # tokens, positions, segments | pixels
+    layout: Layout
+
+    def to(self, device: torch.device) -> Batch:
+        if device.type == "cpu":
+            return self
+        return Batch({name: t.to(device, non_blocking=True) for name, t in self.inputs.items()}, self.layout.to(device))
+
+
+def pack(encodings: Sequence[Encoding]) -> Batch:
+    """Sequences end to end, nothing padded."""
+    lengths = [len(encoding) for encoding in encodings]
+    total = sum(lengths)
+    starts = np.cumsum([0, *lengths[:-1]])
+    inputs = {
+        "tokens": np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int64, total),
+        "positions": np.arange(total) - np.repeat(starts, lengths),
+    }
+    segments = np.fromiter(chain.from_iterable(e.type_ids for e in encodings), np.int64, total)
+    if segments.any():
+        inputs["segments"] = segments
+    return Batch({name: torch.from_numpy(value) for name, value in inputs.items()}, Packed.of(lengths))
+
+
+def pad(encodings: Sequence[Encoding], padding: int) -> Batch:
+    """The same sequences in rows of one width, as exports and other libraries want them."""
+    width = max(len(encoding) for encoding in encodings)
+    shape = (len(encodings), width)
+    inputs = {"tokens": np.full(shape, padding), "positions": np.tile(np.arange(width), (shape[0], 1)), "segments": np.zeros(shape, np.int64)}
+    mask = np.zeros(shape, bool)
+    for row, encoding in enumerate(encodings):
+        inputs["tokens"][row, : len(encoding)] = encoding.ids
+        inputs["segments"][row, : len(encoding)] = encoding.type_ids
+        mask[row, : len(encoding)] = True
+    return Batch({name: torch.from_numpy(value) for name, value in inputs.items()}, Padded(*shape, torch.from_numpy(mask)))
+
+
+def stack(pixels: Tensor, tokens: int) -> Batch:
+    """Images of one size, (B, C, height, width), that become so many tokens each."""
+    return Batch({"pixels": pixels}, Padded(len(pixels), tokens))
+
+
+def share(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Numbers of sequences, longest first, in batches of at most `budget` tokens (or one sequence, where it alone is longer).
+
+    Neighbours are of like length, so that a kernel takes many of them at once; longest first, so that what does not fit
+    in memory fails at the start.
+    """
+    batch: list[int] = []
+    room = budget
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and lengths[i] > room:
+            yield batch
+            batch, room = [], budget
+        batch.append(i)
+        room -= lengths[i]
+    if batch:
+        yield batch

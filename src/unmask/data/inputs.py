@@ -1,0 +1,106 @@
+"""What is typed after a command: texts, pictures, files of either, or standard input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from unmask.data.images import SUFFIXES
+from unmask.errors import UserError
+
+Given = str | tuple[str, str] | Path
+FIRST = ("text", "question", "sentence1", "premise", "document")
+SECOND = ("pair", "context", "sentence2", "hypothesis")
+
+
+def read_inputs(words: Sequence[str], pair: str | None = None) -> Iterator[Given]:
+    """Each word is a text, a picture, a folder of pictures, or a file of texts: .jsonl an object a line, else a text a line.
+
+    A line with a tab is a pair. With `pair`, that text (or what the file of that name holds) is the second of every input.
+    """
+    second = None if pair is None else _second(pair)
+    for given in _given(words):
+        if second is None:
+            yield given
+        elif isinstance(given, str):
+            yield given, second
+        else:
+            raise UserError("--pair gives every input its second text, but one has a second already or is a picture; leave --pair out")
+
+
+def _given(words: Sequence[str]) -> Iterator[Given]:
+    if not words or list(words) == ["-"]:
+        if sys.stdin.isatty():
+            raise UserError("nothing to read: give texts or files, or pipe text in")
+        yield from _lines(sys.stdin, "standard input", jsonl=False)
+        return
+    for word in words:
+        path = Path(word)
+        if not _exists(path):
+            if path.suffix.lower() in {*SUFFIXES, ".txt", ".jsonl"} and len(word.split()) == 1:
+                raise UserError(f"there is no file {word}")
+            yield _line(word)
+        elif path.is_dir():
+            pictures = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+            if not pictures:
+                raise UserError(f"the folder {word} holds no pictures; give a folder that does, or files of texts")
+            yield from pictures
+        elif path.suffix.lower() in SUFFIXES:
+            yield path
+        else:
+            with path.open(encoding="utf-8") as file:
+                yield from _lines(file, word, jsonl=path.suffix == ".jsonl")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a text too long for a name, or with a NUL in it
+        return False
+
+
+def _lines(file: TextIO, name: str, *, jsonl: bool) -> Iterator[Given]:
+    number = 0
+    try:
+        for number, line in enumerate(file, 1):
+            line = line.rstrip("\n").removeprefix("\ufeff")
+            if jsonl and line.strip():
+                yield _object(line, name, number)
+            elif not jsonl:
+                yield _line(line)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name} is not UTF-8 (after line {number}, byte {error.start}); save it as UTF-8") from None
+
+
+def _line(text: str) -> Given:
+    first, tab, second = text.partition("\t")
+    return (first, second) if tab else text
+
+
+def _object(line: str, name: str, number: int) -> Given:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"line {number} of {name} is not JSON ({error})") from None
+    if isinstance(found, str):
+        return found
+    if not isinstance(found, dict):
+        raise UserError(f"line {number} of {name} is neither a JSON object nor a string")
+    first = next((found[key] for key in FIRST if isinstance(found.get(key), str)), None)
+    second = next((found[key] for key in SECOND if isinstance(found.get(key), str)), None)
+    if first is None:
+        raise UserError(f"line {number} of {name} has no text; name it {', '.join(FIRST)}")
+    return first if second is None else (first, second)
+
+
+def _second(pair: str) -> str:
+    path = Path(pair)
+    if not _exists(path) or not path.is_file():
+        return pair
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{pair} is not UTF-8 (byte {error.start}); save it as UTF-8") from None

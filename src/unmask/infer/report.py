@@ -1,0 +1,182 @@
+"""Answers for people and for pipes: a table on a terminal, a JSON object a line when piped."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from unmask.data.inputs import Given
+from unmask.errors import UserError
+from unmask.model import families, store
+from unmask.model.model import parameters
+from unmask.tasks import tasks
+from unmask.tasks.classify import Class, Classes, Number
+from unmask.tasks.fill import Filled
+from unmask.tasks.next import Follows
+from unmask.tasks.spans import Span
+
+Ask = Callable[[Iterable[Given]], Iterator[Any]]
+EVERY = 5.0  # seconds between two lines of progress
+
+
+def answers(inputs: Iterator[Given], ask: Ask, *, as_json: bool) -> None:
+    """Each input with its answer, as it comes."""
+    kept: list[Given] = []
+
+    def keeping() -> Iterator[Given]:
+        for given in inputs:
+            kept.append(given)
+            yield given
+
+    pairs = ((kept.pop(0), answer) for answer in ask(keeping()))
+    if as_json or not sys.stdout.isatty():
+        for given, answer in pairs:
+            print(json.dumps({"input": _plain(given), "answer": _json(answer)}, ensure_ascii=False), flush=True)
+        return
+    table = Table("input", "answer", show_lines=True)
+    for given, answer in pairs:
+        table.add_row(_short(given), _said(answer))
+    Console().print(table)
+
+
+def vectors(inputs: Iterator[Given], ask: Ask, out: Path | None) -> None:
+    """One .npy of all vectors, written beside and renamed; or JSON lines."""
+    if out is None:
+        for vector in ask(inputs):
+            print(json.dumps([round(float(x), 7) for x in vector]))
+        return
+    if out.suffix != ".npy":
+        raise UserError(f"--out {out} is no .npy file; name one that ends in .npy")
+    beside = out.with_name(f".{out.name}.{os.getpid()}.npy")
+    start = told = time.monotonic()
+    count, width = 0, 0
+    try:
+        with beside.open("wb") as file:
+            for vector in ask(inputs):
+                count, width = count + 1, len(vector)
+                if count == 1:
+                    _header(file, 0, width)
+                file.write(np.asarray(vector, "<f4").tobytes())
+                if time.monotonic() - told > EVERY:
+                    told = time.monotonic()
+                    print(f"{count:,} texts, {count / (told - start):,.0f} a second", file=sys.stderr)
+            file.seek(0)
+            _header(file, count, width)
+        os.replace(beside, out)
+    except OSError as error:
+        raise UserError(f"{out} could not be written ({error.strerror or error}); free some space or choose another place") from None
+    finally:
+        beside.unlink(missing_ok=True)
+    taken = time.monotonic() - start
+    print(f"{out}: {count:,} vectors of {width}, {taken:.1f} s, {count / max(taken, 1e-9):,.0f} a second", file=sys.stderr)
+
+
+def thing(name: str, *, as_json: bool) -> None:
+    """What a folder holds, or the list of tasks or families."""
+    rows: list[dict[str, Any]]
+    if name == "tasks":
+        rows = [{"task": key, "head": one.head or "(none)", "does": (sys.modules[one.__module__].__doc__ or "").split("\n")[0]} for key, one in tasks().items()]
+    elif name == "families":
+        rows = _shapes()
+    else:
+        rows = [_folder(name)]
+    if as_json or not sys.stdout.isatty():
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False))
+    elif len(rows) == 1:
+        table = Table("what", "is", show_header=False)
+        for key, value in rows[0].items():
+            table.add_row(key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        Console().print(table)
+    else:
+        table = Table(*rows[0])
+        for row in rows:
+            table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
+        Console().print(table)
+
+
+def _folder(name: str) -> dict[str, Any]:
+    loaded = store.load(name)
+    model, card, tokenizer = loaded.model, loaded.card, loaded.tokenizer
+    encoder = model.config.encoder
+    found: dict[str, Any] = {
+        "folder": name,
+        "family": model.config.family,
+        "shape": f"{encoder.depth} layers, width {encoder.width}, {encoder.heads} heads, inner {encoder.hidden}, {encoder.norm}-norm",
+        "parameters": parameters(model),
+        "heads": dict(model.config.heads),
+    }
+    if card.labels:
+        found["labels"] = list(card.labels)
+    if tokenizer is not None:
+        case = "lowercased" if tokenizer.lowercases else "cased"
+        found["tokenizer"] = f"{type(tokenizer.rust.model).__name__}, {tokenizer.size:,} entries, {case}, at most {card.length} pieces"
+    if model.pooler is not None:
+        found["pooler"] = type(model.pooler).__name__
+    return found | {"answers": card.json(), "provenance": loaded.provenance}
+
+
+def _shapes() -> list[dict[str, Any]]:
+    import torch
+
+    with torch.device("meta"):
+        return [
+            {
+                "shape": f"{kind}.{size}",
+                "layers": config.encoder.depth,
+                "width": config.encoder.width,
+                "heads": config.encoder.heads,
+                "inner": config.encoder.hidden,
+                "parameters": parameters(families.build(config)),
+            }
+            for kind in families.names()
+            for size, config in families.family(kind).shapes.items()
+        ]
+
+
+def _header(file: Any, count: int, width: int) -> None:
+    """A .npy header of fixed length, so that the count can be set at the end."""
+    fields = repr({"descr": "<f4", "fortran_order": False, "shape": (count, width)})
+    file.write(b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + fields.ljust(117).encode() + b"\n")
+
+
+def _plain(given: Given) -> Any:
+    return str(given) if isinstance(given, Path) else given
+
+
+def _json(answer: Any) -> Any:
+    return [one.json() for one in answer] if isinstance(answer, list) else answer.json()
+
+
+def _short(given: Given, width: int = 60) -> str:
+    text = " | ".join(given) if isinstance(given, tuple) else str(given)
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _said(answer: Any) -> str:
+    """An answer in a cell of a table."""
+    match answer:
+        case Filled():
+            return "\n".join("  ".join(f"{g.piece} {g.score:.3f}" for g in mask) for mask in answer.masks)
+        case Class():
+            return f"{answer.label} {answer.score:.3f}"
+        case Classes():
+            return ", ".join(f"{label} {answer.scores[label]:.3f}" for label in answer.labels) or "none"
+        case Number():
+            return f"{answer.value:.4f}"
+        case Follows():
+            return f"{'follows' if answer.follows else 'does not follow'} ({answer.score:.3f})"
+        case Span():
+            return f"{answer.text} {answer.score:.3f}" if answer.text else f"no answer {answer.score:.3f}"
+        case list():
+            return "\n".join(f"{one.label}: {one.text} [{one.start}:{one.end}] {one.score:.3f}" for one in answer) or "none"
+    return str(answer)

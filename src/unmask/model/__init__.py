@@ -1,0 +1,1 @@
+"""The model: layouts, one encoder, what embeds into it, the heads on top, and the families that name them."""

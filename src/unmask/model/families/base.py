@@ -1,0 +1,81 @@
+"""What a family of models is: shapes by name, a config.json both ways, and the names its tensors have in files."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import nn
+
+from unmask.model.folder import Weights
+from unmask.model.model import ModelConfig
+
+Names = Mapping[str, str | tuple[str, ...]]
+
+
+class Family(ABC):
+    """Everything that only this family knows. One file, one subclass, no state."""
+
+    shapes: ClassVar[Mapping[str, ModelConfig]]  # as published, by name
+    prefix: ClassVar[str]  # before the trunk's names in a file that has heads
+    names: ClassVar[Names]
+    """Our module -> the file's, `{}` for the number of a layer; several are stacked, in that order. Trunk without prefix."""
+    architectures: ClassVar[Mapping[str, tuple[str, ...]]]  # transformers' class -> the heads it has
+    aliases: ClassVar[Mapping[str, str]] = {}  # a second name that files give the same tensor
+    buffers: ClassVar[tuple[str, ...]] = ()  # patterns of tensors that are no weights
+
+    @abstractmethod
+    def read(self, config: Mapping[str, Any]) -> ModelConfig:
+        """config.json -> the shape; heads come later, from the weights."""
+
+    @abstractmethod
+    def write(self, config: ModelConfig) -> dict[str, Any]:
+        """The shape -> config.json."""
+
+    @abstractmethod
+    def pooler(self, config: ModelConfig) -> nn.Module:
+        """What gives heads over texts their one vector."""
+
+    @abstractmethod
+    def head(self, name: str, config: ModelConfig, labels: int) -> nn.Module:
+        """A head of that name; KeyError where the family has none."""
+
+    def recognises(self, config: Mapping[str, Any]) -> bool:
+        """A config.json that does not say its model_type."""
+        return any(name in self.architectures for name in config.get("architectures") or ())
+
+    def foreign(self, weights: Weights) -> Weights:
+        """Weights under another library's names -> under the names above; as they are if they are not foreign."""
+        return weights
+
+    def bare(self, weights: Weights) -> dict[str, Any] | None:
+        """A config for weights that come without one, where it can be read off them."""
+        return None
+
+    # ---- from here on nothing differs between families
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(head for heads in self.architectures.values() for head in heads))
+
+    def theirs(self, name: str) -> tuple[str, ...]:
+        """The names in a file of one of our parameters: of several, ours is theirs stacked along the first axis."""
+        layer = re.search(r"\.(\d+)\.", name)
+        pattern = name if layer is None else name.replace(layer[0], ".{}.", 1)
+        found: str | tuple[str, ...] | None = self.names.get(pattern)
+        suffix = ""
+        if found is None:
+            module, _, last = pattern.rpartition(".")
+            found, suffix = self.names[module], f".{last}"
+        number = "" if layer is None else layer[1]
+        return tuple(f"{one.replace('{}', number)}{suffix}" for one in ((found,) if isinstance(found, str) else found))
+
+    def architecture(self, heads: tuple[str, ...]) -> str:
+        """transformers' class for a model with these heads, the nearest one where none has just these."""
+        return max(self.architectures, key=lambda name: _overlap(self.architectures[name], heads))
+
+
+def _overlap(theirs: tuple[str, ...], ours: tuple[str, ...]) -> tuple[int, int]:
+    return len(set(theirs) & set(ours)), -len(set(theirs) - set(ours))

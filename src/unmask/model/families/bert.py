@@ -1,0 +1,134 @@
+"""BERT (Devlin et al. 2018), and the smaller shapes of Turc et al. 2019."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import nn
+
+from unmask.model import heads
+from unmask.model.embed import TextConfig
+from unmask.model.encoder import EncoderConfig
+from unmask.model.families.base import Family, Names
+from unmask.model.layout import CAUSAL, FULL
+from unmask.model.model import ModelConfig
+
+
+def _shape(depth: int, width: int) -> ModelConfig:
+    encoder = EncoderConfig(width, depth, heads=width // 64, hidden=4 * width, dropout=0.1, attention_dropout=0.1)
+    return ModelConfig("bert", TextConfig(30_522, dropout=0.1), encoder, head_dropout=0.1)
+
+
+class Bert(Family):
+    shapes: ClassVar[Mapping[str, ModelConfig]] = {
+        "tiny": _shape(2, 128),
+        "mini": _shape(4, 256),
+        "small": _shape(4, 512),
+        "medium": _shape(8, 512),
+        "base": _shape(12, 768),
+        "large": _shape(24, 1024),
+    }
+    prefix: ClassVar[str] = "bert."
+    architectures: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "BertModel": (),
+        "BertForPreTraining": ("words", "next"),
+        "BertForMaskedLM": ("words",),
+        "BertForNextSentencePrediction": ("next",),
+        "BertForSequenceClassification": ("classify",),
+        "BertForTokenClassification": ("tag",),
+        "BertForQuestionAnswering": ("spans",),
+        "BertForMultipleChoice": ("choice",),
+    }
+    names: ClassVar[Names] = {
+        "embed.words": "embeddings.word_embeddings",
+        "embed.positions": "embeddings.position_embeddings",
+        "embed.segments": "embeddings.token_type_embeddings",
+        "embed.norm": "embeddings.LayerNorm",
+        "encoder.layers.{}.attention.qkv": (
+            "encoder.layer.{}.attention.self.query",
+            "encoder.layer.{}.attention.self.key",
+            "encoder.layer.{}.attention.self.value",
+        ),
+        "encoder.layers.{}.attention.out": "encoder.layer.{}.attention.output.dense",
+        "encoder.layers.{}.attention_norm": "encoder.layer.{}.attention.output.LayerNorm",
+        "encoder.layers.{}.feed.up": "encoder.layer.{}.intermediate.dense",
+        "encoder.layers.{}.feed.down": "encoder.layer.{}.output.dense",
+        "encoder.layers.{}.feed_norm": "encoder.layer.{}.output.LayerNorm",
+        "pooler.dense": "pooler.dense",
+        "heads.words.dense": "cls.predictions.transform.dense",
+        "heads.words.norm": "cls.predictions.transform.LayerNorm",
+        "heads.words.decoder.weight": "cls.predictions.decoder.weight",
+        "heads.words.decoder.bias": "cls.predictions.bias",
+        "heads.next.out": "cls.seq_relationship",
+        "heads.classify.out": "classifier",
+        "heads.tag.out": "classifier",
+        "heads.spans.out": "qa_outputs",
+        "heads.choice.out": "classifier",
+    }
+    aliases: ClassVar[Mapping[str, str]] = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
+    buffers: ClassVar[tuple[str, ...]] = ("embeddings.position_ids", "embeddings.token_type_ids")
+
+    def read(self, config: Mapping[str, Any]) -> ModelConfig:
+        dropout = config.get("hidden_dropout_prob", 0.1)
+        epsilon = config.get("layer_norm_eps", 1e-12)
+        head_dropout = config.get("classifier_dropout")
+        return ModelConfig(
+            "bert",
+            TextConfig(
+                vocabulary=config["vocab_size"],
+                positions=config.get("max_position_embeddings", 512),
+                segments=config.get("type_vocab_size", 2),
+                epsilon=epsilon,
+                dropout=dropout,
+                padding=config.get("pad_token_id") or 0,
+            ),
+            EncoderConfig(
+                width=config["hidden_size"],
+                depth=config["num_hidden_layers"],
+                heads=config["num_attention_heads"],
+                hidden=config["intermediate_size"],
+                epsilon=epsilon,
+                activation=config.get("hidden_act", "gelu"),
+                dropout=dropout,
+                attention_dropout=config.get("attention_probs_dropout_prob", 0.1),
+                reach=(CAUSAL if config.get("is_decoder") else FULL,),
+            ),
+            tied=config.get("tie_word_embeddings", True),
+            head_dropout=dropout if head_dropout is None else head_dropout,
+        )
+
+    def write(self, config: ModelConfig) -> dict[str, Any]:
+        text, encoder = config.embed, config.encoder
+        assert isinstance(text, TextConfig)
+        return {
+            "model_type": "bert",
+            "vocab_size": text.vocabulary,
+            "max_position_embeddings": text.positions,
+            "type_vocab_size": text.segments,
+            "pad_token_id": text.padding,
+            "hidden_size": encoder.width,
+            "num_hidden_layers": encoder.depth,
+            "num_attention_heads": encoder.heads,
+            "intermediate_size": encoder.hidden,
+            "hidden_act": encoder.activation,
+            "layer_norm_eps": encoder.epsilon,
+            "hidden_dropout_prob": encoder.dropout,
+            "attention_probs_dropout_prob": encoder.attention_dropout,
+            "classifier_dropout": config.head_dropout,
+            "tie_word_embeddings": config.tied,
+            "is_decoder": encoder.reach == (CAUSAL,),
+            "position_embedding_type": "absolute",
+        }
+
+    def pooler(self, config: ModelConfig) -> nn.Module:
+        return heads.Pooler(config.encoder.width)
+
+    def head(self, name: str, config: ModelConfig, labels: int) -> nn.Module:
+        text, encoder = config.embed, config.encoder
+        assert isinstance(text, TextConfig)
+        if name == "words":
+            return heads.Words(encoder.width, encoder.width, text.vocabulary, encoder.activation, encoder.epsilon)
+        over: dict[str, heads.Over] = {"next": "texts", "classify": "texts", "choice": "texts", "tag": "tokens", "spans": "tokens"}
+        drop = config.head_dropout if name in ("classify", "choice", "tag") else 0.0
+        return heads.Linear(encoder.width, labels, over[name], drop)

@@ -1,0 +1,243 @@
+"""ViT (Dosovitskiy et al. 2020). Loads transformers' folders, timm's folders and google-research's .npz files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from torch import nn
+
+from unmask.errors import UserError, near
+from unmask.model import heads
+from unmask.model.embed import ImageConfig
+from unmask.model.encoder import EncoderConfig
+from unmask.model.families.base import Family, Names
+from unmask.model.folder import Stored, Weights
+from unmask.model.model import ModelConfig
+
+EPSILON = 1e-6  # of the published weights; transformers' own default is 1e-12
+
+
+def _shape(depth: int, width: int, heads: int, patch: int = 16) -> ModelConfig:
+    encoder = EncoderConfig(width, depth, heads, hidden=4 * width, norm="pre", epsilon=EPSILON)
+    return ModelConfig("vit", ImageConfig(patch=patch), encoder, pooler=False)
+
+
+class ViT(Family):
+    shapes: ClassVar[Mapping[str, ModelConfig]] = {
+        "tiny": _shape(12, 192, 3),
+        "small": _shape(12, 384, 6),
+        "base": _shape(12, 768, 12),
+        "base32": _shape(12, 768, 12, patch=32),
+        "large": _shape(24, 1024, 16),
+        "large32": _shape(24, 1024, 16, patch=32),
+        "huge": _shape(32, 1280, 16, patch=14),
+    }
+    prefix: ClassVar[str] = "vit."
+    architectures: ClassVar[Mapping[str, tuple[str, ...]]] = {"ViTModel": (), "ViTForImageClassification": ("classify",)}
+    names: ClassVar[Names] = {
+        "embed.project": "embeddings.patch_embeddings.projection",
+        "embed.extra.0": "embeddings.cls_token",
+        "embed.positions": "embeddings.position_embeddings",
+        "encoder.layers.{}.attention.qkv": (
+            "encoder.layer.{}.attention.attention.query",
+            "encoder.layer.{}.attention.attention.key",
+            "encoder.layer.{}.attention.attention.value",
+        ),
+        "encoder.layers.{}.attention.out": "encoder.layer.{}.attention.output.dense",
+        "encoder.layers.{}.attention_norm": "encoder.layer.{}.layernorm_before",
+        "encoder.layers.{}.feed.up": "encoder.layer.{}.intermediate.dense",
+        "encoder.layers.{}.feed.down": "encoder.layer.{}.output.dense",
+        "encoder.layers.{}.feed_norm": "encoder.layer.{}.layernorm_after",
+        "encoder.norm": "layernorm",
+        "pooler.dense": "pooler.dense",
+        "heads.classify.out": "classifier",
+    }
+
+    def read(self, config: Mapping[str, Any]) -> ModelConfig:
+        if "architecture" in config:
+            return _timm_shape(config)
+        size, patch = config.get("image_size", 224), config.get("patch_size", 16)
+        if not isinstance(patch, int):
+            if len(set(patch)) > 1:
+                raise UserError(f"config.json asks for patches of {patch[0]} x {patch[1]}; only square patches are known here")
+            patch = patch[0]
+        dropout = config.get("hidden_dropout_prob", 0.0)
+        return ModelConfig(
+            "vit",
+            ImageConfig(
+                size=(size, size) if isinstance(size, int) else (size[0], size[1]),
+                patch=patch,
+                channels=config.get("num_channels", 3),
+                dropout=dropout,
+            ),
+            EncoderConfig(
+                width=config.get("hidden_size", 768),
+                depth=config.get("num_hidden_layers", 12),
+                heads=config.get("num_attention_heads", 12),
+                hidden=config.get("intermediate_size", 3072),
+                norm="pre",
+                epsilon=config.get("layer_norm_eps", 1e-12),
+                activation=config.get("hidden_act", "gelu"),
+                attention_bias=config.get("qkv_bias", True),
+                dropout=dropout,
+                attention_dropout=config.get("attention_probs_dropout_prob", 0.0),
+            ),
+        )
+
+    def write(self, config: ModelConfig) -> dict[str, Any]:
+        image, encoder = config.embed, config.encoder
+        assert isinstance(image, ImageConfig)
+        return {
+            "model_type": "vit",
+            "image_size": image.size[0] if image.size[0] == image.size[1] else list(image.size),
+            "patch_size": image.patch,
+            "num_channels": image.channels,
+            "hidden_size": encoder.width,
+            "num_hidden_layers": encoder.depth,
+            "num_attention_heads": encoder.heads,
+            "intermediate_size": encoder.hidden,
+            "hidden_act": encoder.activation,
+            "layer_norm_eps": encoder.epsilon,
+            "qkv_bias": encoder.attention_bias,
+            "hidden_dropout_prob": encoder.dropout,
+            "attention_probs_dropout_prob": encoder.attention_dropout,
+        }
+
+    def pooler(self, config: ModelConfig) -> nn.Module:
+        return heads.Pooler(config.encoder.width) if not config.heads else heads.First()
+
+    def head(self, name: str, config: ModelConfig, labels: int) -> nn.Module:
+        return {"classify": heads.Linear(config.encoder.width, labels, "texts", config.head_dropout)}[name]
+
+    def recognises(self, config: Mapping[str, Any]) -> bool:
+        return str(config.get("architecture", "")).startswith("vit_") or super().recognises(config)
+
+    def bare(self, weights: Weights) -> dict[str, Any] | None:
+        return _google_config(weights) if "Transformer/encoder_norm/scale" in weights else None
+
+    def foreign(self, weights: Weights) -> Weights:
+        if "patch_embed.proj.weight" in weights:
+            return _from_timm(weights)
+        if "Transformer/encoder_norm/scale" in weights:
+            return _from_google(weights)
+        return weights
+
+
+# ---- timm
+
+
+def _timm_shape(config: Mapping[str, Any]) -> ModelConfig:
+    """timm's config.json names an architecture such as vit_base_patch16_224."""
+    found = re.match(r"vit_(tiny|small|base|large|huge)_patch(\d+)_(\d+)$", str(config["architecture"]))
+    if found is None:
+        known = [f"vit_{size}_patch16_224" for size in ("tiny", "small", "base", "large")]
+        raise UserError(f"timm's architecture {config['architecture']!r} is not a plain ViT{near(str(config['architecture']), known)}")
+    shape, side = ViT.shapes[found[1]], int(found[3])
+    return replace(shape, embed=ImageConfig((side, side), patch=int(found[2])))
+
+
+TIMM = {
+    "patch_embed.proj": "embeddings.patch_embeddings.projection",
+    "norm": "layernorm",
+    "head": "classifier",
+    "attn.proj": "attention.output.dense",
+    "norm1": "layernorm_before",
+    "norm2": "layernorm_after",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
+}
+
+
+def _from_timm(weights: Weights) -> Weights:
+    found: Weights = {}
+    for name, one in weights.items():
+        block = re.match(r"blocks\.(\d+)\.(.+)$", name)
+        module, _, last = (block[2] if block else name).rpartition(".")
+        before = f"encoder.layer.{block[1]}." if block else ""
+        if module == "attn.qkv":
+            for i, part in enumerate(("query", "key", "value")):
+                found[f"{before}attention.attention.{part}.{last}"] = _third(one, i)
+        elif module in TIMM:
+            found[f"{before}{TIMM[module]}.{last}"] = one
+        else:
+            found[{"cls_token": "embeddings.cls_token", "pos_embed": "embeddings.position_embeddings"}.get(name, name)] = one
+    return found
+
+
+def _third(one: Stored, i: int) -> Stored:
+    rows = one.shape[0] // 3
+    return Stored((rows, *one.shape[1:]), lambda: one.read()[i * rows : (i + 1) * rows])
+
+
+# ---- google-research
+
+
+GOOGLE = {
+    "embedding": "embeddings.patch_embeddings.projection",
+    "cls": "embeddings.cls_token",
+    "Transformer/posembed_input/pos_embedding": "embeddings.position_embeddings",
+    "Transformer/encoder_norm": "layernorm",
+    "head": "classifier",
+    "LayerNorm_0": "layernorm_before",
+    "LayerNorm_2": "layernorm_after",
+    "MlpBlock_3/Dense_0": "intermediate.dense",
+    "MlpBlock_3/Dense_1": "output.dense",
+    "MultiHeadDotProductAttention_1/query": "attention.attention.query",
+    "MultiHeadDotProductAttention_1/key": "attention.attention.key",
+    "MultiHeadDotProductAttention_1/value": "attention.attention.value",
+    "MultiHeadDotProductAttention_1/out": "attention.output.dense",
+}
+
+
+def _from_google(weights: Weights) -> Weights:
+    """JAX keeps matrices the other way round, and attention's split into heads: query (D, N, H), out (N, H, D)."""
+    found: Weights = {}
+    for name, one in weights.items():
+        if name in GOOGLE:
+            found[GOOGLE[name]] = one
+            continue
+        module, _, last = name.rpartition("/")
+        block = re.match(r"Transformer/encoderblock_(\d+)/(.+)$", module)
+        inner = block[2] if block else module
+        if inner not in GOOGLE:
+            found[name] = one
+            continue
+        before = f"encoder.layer.{block[1]}." if block else ""
+        suffix = "bias" if last == "bias" else "weight"
+        found[f"{before}{GOOGLE[inner]}.{suffix}"] = _turned(one, inner, last)
+    return found
+
+
+def _turned(one: Stored, module: str, last: str) -> Stored:
+    tensor = one.read()
+    if last == "kernel" and module == "embedding":
+        tensor = tensor.permute(3, 2, 0, 1)  # (P, P, C, D) -> (D, C, P, P)
+    elif last == "kernel" and module.endswith("/out"):
+        tensor = tensor.flatten(0, 1).T
+    elif last == "kernel":
+        tensor = tensor.flatten(1).T
+    elif last == "bias":
+        tensor = tensor.flatten()
+    return Stored(tuple(tensor.shape), lambda: tensor.contiguous())
+
+
+def _google_config(weights: Weights) -> dict[str, Any]:
+    """The shape of a google-research .npz, which has no config: all of it can be read off the weights."""
+    side, _, channels, _ = weights["embedding/kernel"].shape
+    width, heads, _ = weights["Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel"].shape
+    patches = weights["Transformer/posembed_input/pos_embedding"].shape[1] - 1
+    return {
+        "model_type": "vit",
+        "architectures": ["ViTForImageClassification" if "head/kernel" in weights else "ViTModel"],
+        "image_size": round(patches**0.5) * side,
+        "patch_size": side,
+        "num_channels": channels,
+        "hidden_size": width,
+        "num_hidden_layers": sum(name.endswith("/LayerNorm_0/scale") for name in weights),
+        "num_attention_heads": heads,
+        "intermediate_size": weights["Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"].shape[1],
+        "layer_norm_eps": EPSILON,
+    }

@@ -1,0 +1,173 @@
+"""Files of a model folder, read without trust and written whole.
+
+Nothing here runs what it reads: weights come through safetensors, through torch's weights-only loader, or through numpy
+with pickles off. Every fault is one sentence that names the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import uuid
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from unmask.errors import UserError
+
+HEADER_LIMIT = 100_000_000  # bytes; the format's own limit
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a file: its shape is known, its numbers are read when asked for."""
+
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor]
+
+
+Weights = dict[str, Stored]
+
+
+def inside(folder: Path, name: str) -> Path:
+    """A path that a file of the folder names; one that leads out of the folder is refused."""
+    path = Path(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
+        raise UserError(f"{folder} names a file outside itself ({name!r}); do not load a folder that does")
+    return folder / path
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error}); copy it again from where it came") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} should hold a JSON object, it holds a {type(found).__name__}; copy it again from where it came")
+    return found
+
+
+def read_list(path: Path) -> list[dict[str, Any]]:
+    """A JSON list of objects, as modules.json is."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error}); copy it again from where it came") from None
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        raise UserError(f"{path} should hold a JSON list of objects; copy it again from where it came")
+    return found
+
+
+# ---- weights in
+
+
+def read_weights(folder: Path) -> Weights:
+    """Every tensor of the folder, from safetensors (whole or sharded), else from an old pytorch_model.bin."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (folder / name).is_file():
+            return read_file(folder / name)
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            return _read_shards(folder, index)
+    raise UserError(f"{folder} holds no weights: it needs model.safetensors (or pytorch_model.bin)")
+
+
+def _read_shards(folder: Path, index: Path) -> Weights:
+    placed = read_json(index).get("weight_map")
+    if not isinstance(placed, dict) or not all(isinstance(name, str) for name in placed.values()):
+        raise UserError(f"{index} has no weight_map; copy it again from where it came")
+    weights: Weights = {}
+    for name in sorted(set(placed.values())):
+        path = inside(folder, name)
+        if not path.is_file():
+            raise UserError(f"{index} names {name}, which is not in {folder}; copy that file too")
+        weights.update(read_file(path))
+    lost = sorted(set(placed) - set(weights))
+    if lost:
+        raise UserError(f"{index} promises {len(lost)} tensors that no shard holds ({lost[0]} is the first); copy the shards again")
+    return weights
+
+
+def read_file(path: Path) -> Weights:
+    return {".safetensors": _read_safetensors, ".npz": _read_npz}.get(path.suffix, _read_bin)(path)
+
+
+def _read_safetensors(path: Path) -> Weights:
+    size = path.stat().st_size
+    with path.open("rb") as head:
+        claimed = int.from_bytes(head.read(8), "little")
+    if size < 8 or claimed > min(size - 8, HEADER_LIMIT):
+        raise UserError(f"{path} claims a header of {claimed:,} bytes in a file of {size:,}: it is cut short or not safetensors; copy it again")
+    try:
+        file = safe_open(path, "pt")
+        return {
+            name: Stored(tuple(file.get_slice(name).get_shape()), lambda name=name: file.get_tensor(name))  # type: ignore[misc]
+            for name in file.keys()  # noqa: SIM118 (not a dict)
+        }
+    except SafetensorError as error:
+        raise UserError(f"{path} is cut short or corrupted ({error}); copy it again from where it came") from None
+
+
+def _read_bin(path: Path) -> Weights:
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise UserError(f"{path} is a pickle that holds more than tensors, and would run code; ask for its model.safetensors instead") from None
+    except (RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
+        raise UserError(f"{path} is cut short or corrupted ({str(error).splitlines()[0]}); copy it again from where it came") from None
+    if not isinstance(state, dict):
+        raise UserError(f"{path} holds a {type(state).__name__}, not named tensors; save model.state_dict() instead")
+    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    return {name: stored(tensor) for name, tensor in tensors.items()}
+
+
+def _read_npz(path: Path) -> Weights:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: stored(torch.from_numpy(file[name])) for name in file.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} is cut short or corrupted ({error}); copy it again from where it came") from None
+
+
+def stored(tensor: Tensor) -> Stored:
+    return Stored(tuple(tensor.shape), lambda: tensor)
+
+
+# ---- a folder out
+
+
+def write_folder(folder: Path, files: Mapping[str, str], tensors: Mapping[str, Tensor], *, overwrite: bool = False) -> None:
+    """Write beside and rename, so that the folder is there whole or not at all."""
+    if folder.exists() and not overwrite:
+        raise UserError(f"{folder} is there already; choose another name, or say overwrite")
+    if folder.exists() and not (folder / "config.json").is_file():
+        raise UserError(f"{folder} is there and is no model folder, so it is not overwritten; choose another name")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}"
+    try:
+        beside.mkdir()
+        for name, text in files.items():
+            (beside / name).parent.mkdir(exist_ok=True)
+            (beside / name).write_text(text, encoding="utf-8")
+        save_file({k: t.detach().cpu().contiguous() for k, t in tensors.items()}, beside / "model.safetensors", {"format": "pt"})
+        if folder.exists():
+            old = beside.with_name(beside.name + ".old")
+            os.replace(folder, old)
+            os.replace(beside, folder)
+            shutil.rmtree(old)
+        else:
+            os.replace(beside, folder)
+    except OSError as error:
+        raise UserError(f"{folder} could not be written ({error.strerror or error}); free some space or choose another place") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)

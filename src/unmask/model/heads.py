@@ -1,0 +1,85 @@
+"""What stands on top of the encoder. A head says whether it reads every token or one vector a text, and gives logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from unmask.model.encoder import ACTIVATIONS
+from unmask.model.layout import Layout
+
+Over = Literal["tokens", "texts"]
+
+
+class Pooler(nn.Module):
+    """BERT's: the first token through a dense layer and tanh. It is pretrained with next sentence, so it comes with the model."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        return self.dense(layout.first(x)).tanh()
+
+
+class First(nn.Module):
+    """The first token as it is."""
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        return layout.first(x)
+
+
+class Linear(nn.Module):
+    """One added layer (Devlin et al. 2018, section 4)."""
+
+    def __init__(self, width: int, labels: int, over: Over, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.over: Over = over
+        self.drop = nn.Dropout(dropout)
+        self.out = nn.Linear(width, labels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.drop(x))
+
+
+class Words(nn.Module):
+    """Which piece stands here: a dense layer and a norm, then the embedding's own matrix turned round, and a bias."""
+
+    over: Over = "tokens"
+
+    def __init__(self, width: int, inner: int, vocabulary: int, activation: str, epsilon: float) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, inner)
+        self.activation = ACTIVATIONS[activation]
+        self.norm = nn.LayerNorm(inner, eps=epsilon)
+        self.decoder = nn.Linear(inner, vocabulary)  # Model.tie makes its weight the embedding's
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decoder(self.norm(self.activation(self.dense(x))))
+
+
+POOLINGS = ("cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+
+
+def pool(x: Tensor, layout: Layout, modes: Sequence[str], positions: Tensor, skip: int = 0) -> Tensor:
+    """One vector a text: each mode's, side by side. `skip` leaves out that many tokens at the start (a prompt's)."""
+    x = x.float()
+    keep = (positions >= skip).to(x.dtype)[..., None]
+    count = (layout.lengths.to(x.device)[:, None] - skip).clamp(min=1).to(x.dtype)
+    parts = []
+    for mode in modes:
+        if mode == "cls":
+            parts.append(layout.sum(x * (positions == skip)[..., None]) if skip else layout.first(x))
+        elif mode == "lasttoken":
+            parts.append(layout.last(x))
+        elif mode == "max":
+            parts.append(layout.max(x.masked_fill(keep == 0, float("-inf")) if skip else x))
+        elif mode == "weightedmean":
+            weight = keep * (positions + 1)[..., None]
+            parts.append(layout.sum(x * weight) / layout.sum(weight))
+        else:
+            parts.append(layout.sum(x * keep if skip else x) / (count if mode == "mean" else count.sqrt()))
+    return torch.cat(parts, -1)

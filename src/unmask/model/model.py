@@ -1,0 +1,91 @@
+"""A model: what embeds, the encoder, a pooler and heads. How it is named in files stands in `store.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from unmask.model.embed import ImageConfig, ImageEmbed, TextConfig, TextEmbed
+from unmask.model.encoder import Encoder, EncoderConfig
+from unmask.model.layout import Layout
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A whole shape. `heads` are names, each with its number of labels; `pooler`: it carries one though no head reads it."""
+
+    family: str
+    embed: TextConfig | ImageConfig
+    encoder: EncoderConfig
+    heads: tuple[tuple[str, int], ...] = ()
+    pooler: bool = True
+    tied: bool = True  # the word head's matrix is the embedding's
+    head_dropout: float = 0.0
+
+    def with_heads(self, **heads: int) -> ModelConfig:
+        return replace(self, heads=tuple(heads.items()))
+
+    @property
+    def longest(self) -> int | None:
+        """The longest sequence it takes, in tokens; None where positions have no end."""
+        return self.embed.positions if isinstance(self.embed, TextConfig) and self.embed.kind == "learned" else None
+
+
+class Model(nn.Module):
+    """`model(inputs, layout)` gives the encoder's rows; `model.read(head, rows, layout)` what a head makes of them."""
+
+    def __init__(self, config: ModelConfig, pooler: nn.Module | None, heads: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.config = config
+        width = config.encoder.width
+        self.embed: TextEmbed | ImageEmbed
+        self.embed = TextEmbed(config.embed, width) if isinstance(config.embed, TextConfig) else ImageEmbed(config.embed, width)
+        self.encoder = Encoder(config.encoder)
+        self.pooler = pooler
+        self.heads = nn.ModuleDict(heads)
+        self.tie()
+
+    def tie(self) -> None:
+        """The word head predicts with the matrix that embeds (Press and Wolf 2017); after a load they are joined again."""
+        if "words" in self.heads and self.config.tied:
+            self.heads["words"].decoder.weight = self.embed.words.weight  # type: ignore[union-attr]
+
+    def forward(self, inputs: Mapping[str, Tensor], layout: Layout) -> Tensor:
+        return self.encoder(self.enter(inputs, layout), inputs.get("positions"), layout)
+
+    def enter(self, inputs: Mapping[str, Tensor], layout: Layout) -> Tensor:
+        """What goes into the first layer."""
+        if "pixels" in inputs:
+            return layout.lay(self.embed(inputs["pixels"]))
+        return self.embed(inputs["tokens"], inputs["positions"], inputs.get("segments"))
+
+    def read(self, head: str, rows: Tensor, layout: Layout) -> Tensor:
+        """Logits: a row a token, or a row a text, as the head goes."""
+        module = self.heads[head]
+        if module.over == "tokens":
+            return module(rows)
+        assert self.pooler is not None  # families.build gives a model with such a head its pooler
+        return module(self.pooler(rows, layout))
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, draw: torch.Generator, deviation: float = 0.02) -> None:
+    """As BERT's and ViT's papers have it: truncated normal of 0.02, biases zero, norms one."""
+    for part in module.modules():
+        if isinstance(part, nn.LayerNorm):
+            part.reset_parameters()
+        elif isinstance(part, nn.Linear | nn.Embedding | nn.Conv2d):
+            nn.init.trunc_normal_(part.weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=draw)
+            bias = None if isinstance(part, nn.Embedding) else part.bias
+            if bias is not None:
+                nn.init.zeros_(bias)
+        elif isinstance(part, ImageEmbed):
+            for weight in (*part.extra, part.positions):
+                nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=draw)
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())

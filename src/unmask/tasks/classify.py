@@ -1,0 +1,49 @@
+"""Classify a text, a pair of texts or a picture: one label, several, or a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unmask.tasks.base import Answer, Array, Input, Task, Window, softmax
+
+
+@dataclass(frozen=True)
+class Class(Answer):
+    label: str
+    score: float
+    scores: Mapping[str, float]  # of every label, the best first
+
+
+@dataclass(frozen=True)
+class Classes(Answer):
+    """Where several labels may hold at once: those over their threshold."""
+
+    labels: tuple[str, ...]
+    scores: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Number(Answer):
+    value: float
+
+
+class Classify(Task):
+    head = "classify"
+    over = "texts"
+    pairs = None
+
+    def decode(self, given: Input, windows: Sequence[Window], outputs: Sequence[Array]) -> Class | Classes | Number:
+        logits, card = outputs[0], self.card
+        if card.kind == "number":
+            return Number(float(logits[0]))
+        single = len(logits) == 1  # a lone logit is a yes or no, as rerankers give it
+        chances = 1 / (1 + np.exp(-logits)) if card.kind == "many" or single else softmax(logits)
+        order = np.argsort(-chances, kind="stable")
+        scores = {card.labels[i]: float(chances[i]) for i in order}
+        if card.kind == "many":
+            return Classes(tuple(label for label, score in scores.items() if score >= card.thresholds.get(label, 0.5)), scores)
+        best = next(iter(scores))
+        return Class(best, scores[best], scores)

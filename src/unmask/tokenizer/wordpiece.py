@@ -1,0 +1,190 @@
+"""A folder's tokenizer, over the Rust library `tokenizers`: casing, windows, the special pieces, in and out of files.
+
+Truncation and padding that a `tokenizer.json` carries are taken off: how long a text may be is the folder's `length`
+(task.json), and nothing is padded here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Encoding as Encoding
+from tokenizers import Tokenizer as Rust
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from unmask.errors import UserError
+
+Text = str | tuple[str, str]
+
+SPECIAL = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Tokenizer:
+    """Texts or pairs to `Encoding`s (ids, type_ids, offsets in characters, word_ids), as the folder prescribes."""
+
+    def __init__(self, rust: Rust, settings: Mapping[str, Any]) -> None:
+        rust.no_truncation()
+        rust.no_padding()
+        self.rust = rust
+        self.settings = dict(settings)
+        self._lock = threading.Lock()  # truncation is a state of the Rust object
+
+    # ---- files
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """From `tokenizer.json`, else `vocab.txt` with the casing rules of `tokenizer_config.json`."""
+        settings = _json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+        if (folder / "tokenizer.json").is_file():
+            try:
+                return cls(Rust.from_file(str(folder / "tokenizer.json")), settings)
+            except Exception as error:  # the Rust library raises bare Exception
+                raise UserError(f"{folder / 'tokenizer.json'} cannot be read ({error}); copy it again from where it came") from None
+        if (folder / "vocab.txt").is_file():
+            return cls.from_vocabulary(read_vocabulary(folder / "vocab.txt"), settings)
+        raise UserError(f"{folder} holds no tokenizer: put tokenizer.json or vocab.txt beside config.json")
+
+    @classmethod
+    def from_vocabulary(cls, pieces: Mapping[str, int], settings: Mapping[str, Any] | None = None) -> Tokenizer:
+        """BERT's own rules over a vocabulary: clean, split at Chinese characters and punctuation, lowercase if told to."""
+        settings = dict(settings or {})
+        special = {role: _content(settings.get(role, token)) for role, token in SPECIAL.items()}
+        for role, token in special.items():
+            if token not in pieces:
+                raise UserError(f"the vocabulary lacks {token}, its {role.replace('_', ' ')}: add it, or name another in tokenizer_config.json")
+        rust = Rust(models.WordPiece(dict(pieces), unk_token=special["unk_token"]))
+        rust.normalizer = normalizers.BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+            strip_accents=settings.get("strip_accents"),
+            lowercase=settings.get("do_lower_case", True),
+        )
+        rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        rust.decoder = decoders.WordPiece(prefix="##")
+        start, end = special["cls_token"], special["sep_token"]
+        rust.post_processor = processors.TemplateProcessing(
+            single=f"{start}:0 $A:0 {end}:0",
+            pair=f"{start}:0 $A:0 {end}:0 $B:1 {end}:1",
+            special_tokens=[(start, pieces[start]), (end, pieces[end])],
+        )
+        rust.add_special_tokens(list(special.values()))
+        return cls(rust, settings)
+
+    def files(self, length: int | None = None) -> dict[str, str]:
+        """Every file another library wants of this tokenizer, by name."""
+        settings = {"tokenizer_class": "BertTokenizer", **SPECIAL, **self.settings}
+        if length is not None:
+            settings["model_max_length"] = length
+        ranked = sorted(self.rust.get_vocab(with_added_tokens=False).items(), key=lambda item: item[1])
+        special = {role: _content(settings[role]) for role in SPECIAL if settings.get(role)}
+        return {
+            "tokenizer.json": self.rust.to_str(pretty=True),
+            "vocab.txt": "".join(piece + "\n" for piece, _ in ranked),
+            "tokenizer_config.json": json.dumps(settings, ensure_ascii=False, indent=2) + "\n",
+            "special_tokens_map.json": json.dumps(special, ensure_ascii=False, indent=2) + "\n",
+        }
+
+    # ---- what it holds
+
+    @property
+    def size(self) -> int:
+        """How many rows an embedding needs: the largest id and one."""
+        return max(self.rust.get_vocab().values()) + 1
+
+    @property
+    def lowercases(self) -> bool:
+        return bool(getattr(self.rust.normalizer, "lowercase", False))
+
+    def special(self, role: str) -> int:
+        """The id of `mask`, `pad`, `cls`, `sep` or `unk`."""
+        token = _content(self.settings.get(f"{role}_token", SPECIAL[f"{role}_token"]))
+        number = self.rust.token_to_id(token)
+        if number is None:
+            raise UserError(f"the tokenizer has no {role} piece ({token})")
+        return number
+
+    def piece(self, number: int) -> str:
+        return self.rust.id_to_token(number) or f"[{number}]"
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.rust.decode(list(ids), skip_special_tokens=False)
+
+    # ---- encoding
+
+    def encode(
+        self,
+        texts: Sequence[Text],
+        *,
+        length: int | None = None,
+        stride: int = 0,
+        cut: str = "longest_first",
+        offsets: bool = False,
+    ) -> list[Encoding]:
+        """Encode texts or pairs, [CLS] and [SEP] included, in their order.
+
+        A longer one is cut to `length` pieces; the rest is in `.overflowing`, in windows that overlap by `stride`.
+        `cut` says which of a pair gives way. Offsets are counted in characters; without them it is faster.
+        """
+        clean = [_clean(text) for text in texts]
+        _tell(clean, texts)
+        with self._lock:
+            if length is None:
+                self.rust.no_truncation()
+            else:
+                self._room(length, cut)
+                self.rust.enable_truncation(length, stride=stride, strategy=cut)
+            run = self.rust.encode_batch if offsets else self.rust.encode_batch_fast
+            return run(clean)
+
+    def _room(self, length: int, cut: str) -> None:
+        least = self.rust.num_special_tokens_to_add(cut != "longest_first") + 1
+        if length < least:
+            raise UserError(f"a length of {length} pieces leaves no room beside the special ones; ask for {least} or more")
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """`vocab.txt`: a piece a line, its id the number of the line."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+    if lines and lines[-1] == "":
+        lines.pop()
+    return {piece: number for number, piece in enumerate(lines)}  # of a piece named twice the later line counts, as everywhere
+
+
+def _clean(text: Text) -> Text:
+    """Rust strings hold no lone surrogates. One character for one, so that offsets stay true."""
+    if isinstance(text, str):
+        return SURROGATE.sub("\ufffd", text)
+    first, second = text
+    return SURROGATE.sub("\ufffd", first), SURROGATE.sub("\ufffd", second)
+
+
+def _tell(clean: Sequence[Text], texts: Sequence[Text]) -> None:
+    broken = [i for i, (after, before) in enumerate(zip(clean, texts, strict=True)) if after != before]
+    if broken:
+        warnings.warn(
+            f"{len(broken)} of {len(texts)} texts hold lone surrogates (the first is number {broken[0]}), half of a character cut in two; "
+            "read as U+FFFD: repair the file they came from",
+            stacklevel=3,
+        )
+
+
+def _content(token: str | Mapping[str, Any]) -> str:
+    return token if isinstance(token, str) else str(token["content"])  # an AddedToken written out as an object
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}); copy it again from where it came") from None
+    return dict(found)
