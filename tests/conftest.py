@@ -12,34 +12,36 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 import pytest
 
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "and",
-    "dog",
-    "ran",
-    "to",
-    "see",
-    "what",
-    "it",
-    "was",
-    "doing",
-    "in",
-    "old",
-    "town",
-    "near",
-    "river",
-    "bank",
-    "where",
-    "we",
-    "met",
-    "last",
-    "year",
-]
+WORDS = tuple(
+    [
+        "the",
+        "cat",
+        "sat",
+        "on",
+        "a",
+        "mat",
+        "and",
+        "dog",
+        "ran",
+        "to",
+        "see",
+        "what",
+        "it",
+        "was",
+        "doing",
+        "in",
+        "old",
+        "town",
+        "near",
+        "river",
+        "bank",
+        "where",
+        "we",
+        "met",
+        "last",
+        "year",
+    ]
+)
 
 
 @pytest.fixture(scope="session")

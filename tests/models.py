@@ -75,11 +75,7 @@ def make(case: Case, folder: Path, seed: int = 0) -> torch.nn.Module:
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             noise = torch.randn(tensor.shape, generator=draw)
-            tensor.copy_(
-                1 + 0.2 * noise
-                if name.endswith(("LayerNorm.weight", "layernorm.weight", "layernorm_before.weight", "layernorm_after.weight"))
-                else 0.15 * noise
-            )
+            tensor.copy_(1 + 0.2 * noise if "norm" in name.lower() and name.endswith("weight") else 0.15 * noise)
     model.save_pretrained(folder)
     if case.family == "bert":
         (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES), encoding="utf-8")

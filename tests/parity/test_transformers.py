@@ -63,10 +63,8 @@ def differences(ours: Model, reference: torch.nn.Module, case: Case, layout_of: 
     inputs, layout = layout_of(given)  # type: ignore[operator]
     rows = ours(inputs, layout)
     real = Padded(*given["attention_mask"].shape, given["attention_mask"].bool())
-    if "choice" in case.heads:  # theirs wants (batch, choices, length)
-        out = reference(**{name: one[:, None] for name, one in given.items()})
-    else:
-        out = reference(**given)
+    asked = {name: one[:, None] for name, one in given.items()} if "choice" in case.heads else given  # theirs wants (batch, choices, length)
+    out = reference(**asked)
     found = {}
     if hasattr(out, "last_hidden_state"):
         found["rows"] = (layout.tokens(rows) - real.tokens(out.last_hidden_state)).abs().max().item()

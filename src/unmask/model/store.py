@@ -259,9 +259,7 @@ def _tensor(names: Sequence[str], weights: Weights, shape: tuple[int, ...], wher
         _agree(name, weights[name], wanted, where)
         parts.append(weights[name].read().float())
         if not torch.isfinite(parts[-1].sum()) and not torch.isfinite(parts[-1]).all():
-            raise UserError(
-                f"{name} in {where} holds numbers that are not finite (NaN or infinite); the training that wrote it had failed, use an earlier checkpoint"
-            )
+            raise UserError(f"{name} in {where} holds numbers that are not finite (NaN or infinite): its training had failed; use an earlier checkpoint")
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -303,9 +301,10 @@ def _put(model: Model, state: dict[str, Tensor], fresh: set[str], seed: int) -> 
     for name, tensor in state.items():
         owner, _, last = name.rpartition(".")
         module = model.get_submodule(owner)
-        setattr(module, last, nn.Parameter(tensor.detach())) if not isinstance(module, nn.ParameterList) else module.__setitem__(
-            int(last), nn.Parameter(tensor.detach())
-        )
+        if isinstance(module, nn.ParameterList):
+            module[int(last)] = nn.Parameter(tensor.detach())
+        else:
+            setattr(module, last, nn.Parameter(tensor.detach()))
     model.tie()
 
 

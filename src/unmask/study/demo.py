@@ -61,9 +61,8 @@ def nearest(model: Predictor, console: Console) -> None:
 def korean(model: Predictor) -> str:
     """What an English vocabulary makes of Korean, in numbers."""
     assert model.tokenizer is not None
-    same, other = (
-        model.embed(["고양이가 잔다.", "고양이가 자고 있다.", "주식 시장이 폭락했다."])[0] @ model.embed(["고양이가 자고 있다.", "주식 시장이 폭락했다."]).T
-    )
+    first, *others = model.embed(["고양이가 잔다.", "고양이가 자고 있다.", "주식 시장이 폭락했다."])
+    same, other = (float(first @ vector) for vector in others)
     pieces = model.tokenizer.encode(["고양이가 잔다."])[0].tokens
     return (
         f"Korean: this model was taught English. 고양이가 잔다 becomes {len(pieces)} pieces ({' '.join(pieces[1:6])} ...), single letters of the alphabet, "
