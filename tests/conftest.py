@@ -12,36 +12,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 import pytest
 
-WORDS = tuple(
-    [
-        "the",
-        "cat",
-        "sat",
-        "on",
-        "a",
-        "mat",
-        "and",
-        "dog",
-        "ran",
-        "to",
-        "see",
-        "what",
-        "it",
-        "was",
-        "doing",
-        "in",
-        "old",
-        "town",
-        "near",
-        "river",
-        "bank",
-        "where",
-        "we",
-        "met",
-        "last",
-        "year",
-    ]
-)
+WORDS = "the cat sat on a mat and dog ran to see what it was doing in old town near river bank where we met last year".split()
 
 
 @pytest.fixture(scope="session")
