@@ -15,6 +15,16 @@ import pytest
 WORDS = "the cat sat on a mat and dog ran to see what it was doing in old town near river bank where we met last year".split()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="full counts, for `make evidence`")
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether to take full counts, or the small ones of `make test`."""
+    return bool(request.config.getoption("--full"))
+
+
 @pytest.fixture(scope="session")
 def minilm() -> Path:
     """The folder of the real all-MiniLM-L6-v2."""

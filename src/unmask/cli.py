@@ -16,8 +16,7 @@ PRECISIONS = ("float32", "bf16", "auto")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    parser = _parser()
-    asked = parser.parse_args(arguments)
+    asked = _parse(sys.argv[1:] if arguments is None else arguments)
     warnings.showwarning = lambda message, *_: print(f"unmask: {message}", file=sys.stderr)
     try:
         asked.run(asked)
@@ -41,12 +40,20 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
-def _parser() -> Parser:
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    parser, commands = _parser()
+    if words and words[0] in commands:  # options may stand among the texts, as people type them
+        return commands[words[0]].parse_intermixed_args(words[1:])
+    return parser.parse_args(words)
+
+
+def _parser() -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(prog="unmask", description="A workshop for encoders: BERT and ViT, from raw text or images to a served model.")
     parser.add_argument("--version", action="version", version=f"unmask {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     one = commands.add_parser("demo", help="nearest sentences by a real model, and where it looks; no network needed")
+    one.add_argument("--out", type=Path, help="also write that model to this folder, to try the other commands on")
     one.set_defaults(run=demo)
 
     one = commands.add_parser("predict", help="ask a model: fill masks, classify, tag, answer, next sentence")
@@ -70,7 +77,7 @@ def _parser() -> Parser:
     one.add_argument("thing", help="a model folder, a hub id, tasks, or families")
     one.add_argument("--json", action="store_true", help="JSON, for machines")
     one.set_defaults(run=show)
-    return parser
+    return parser, dict(commands.choices)
 
 
 def _common(parser: argparse.ArgumentParser, precision: str = "float32") -> None:
@@ -85,7 +92,7 @@ def _common(parser: argparse.ArgumentParser, precision: str = "float32") -> None
 def demo(asked: argparse.Namespace) -> None:
     from unmask.study import demo
 
-    demo.run()
+    demo.run(asked.out)
 
 
 def predict(asked: argparse.Namespace) -> None:

@@ -28,7 +28,7 @@ QUESTIONS = ("He has noodles for lunch.", "Shares lost value on Wall Street.", "
 LOOK = "the cat sat on the mat because it was tired"
 
 
-def run() -> None:
+def run(out: Path | None = None) -> None:
     console = Console()
     model = load(real_model())
     console.print("[bold]Nearest sentences[/] by all-MiniLM-L6-v2 (BERT, 6 layers, 22.7M parameters), cosine similarity\n")
@@ -38,7 +38,11 @@ def run() -> None:
     layer, head = maps.sharpest(found, found.pieces.index("it"))
     console.print(f"[bold]Attention[/] of layer {layer + 1}, head {head + 1} for {LOOK!r}: each row looks at the columns\n")
     console.print(maps.draw(found, layer, head))
-    console.print("\nNext: unmask embed MODEL texts.txt --out vectors.npy; unmask show MODEL; unmask --help")
+    if out is not None:
+        model.save(out)
+        console.print(f"\nThe model is in {out}")
+    folder = out or "MODEL"
+    console.print(f"\nNext: unmask show {folder}; unmask embed {folder} texts.txt --out vectors.npy; unmask --help")
 
 
 def real_model() -> Path:
