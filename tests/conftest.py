@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach a network
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers that each take every core wait for one another
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 import pytest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,9 +68,10 @@ CASES = [
 ]
 
 
-def make(case: Case, folder: Path, seed: int = 0) -> torch.nn.Module:
-    """Random weights far enough from the start (biases too) that a wrong name would show."""
-    config = getattr(transformers, {"bert": "BertConfig", "vit": "ViTConfig"}[case.family])(**(TEXT if case.family == "bert" else PICTURE) | case.settings)
+def make(case: Case, folder: Path, seed: int = 0, pieces: Sequence[str] = PIECES) -> torch.nn.Module:
+    """Random weights far enough from the start (biases too) that a wrong name would show. `pieces` is the vocabulary."""
+    shape = TEXT | {"vocab_size": max(80, len(pieces))} if case.family == "bert" else PICTURE
+    config = getattr(transformers, {"bert": "BertConfig", "vit": "ViTConfig"}[case.family])(**shape | case.settings)
     model = getattr(transformers, case.architecture)(config).eval()
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -78,10 +80,27 @@ def make(case: Case, folder: Path, seed: int = 0) -> torch.nn.Module:
             tensor.copy_(1 + 0.2 * noise if "norm" in name.lower() and name.endswith("weight") else 0.15 * noise)
     model.save_pretrained(folder)
     if case.family == "bert":
-        (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES), encoding="utf-8")
+        (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces), encoding="utf-8")
     else:
         size = config.image_size if isinstance(config.image_size, list | tuple) else [config.image_size] * 2
         stats = [0.5] * config.num_channels
         settings = {"image_processor_type": "ViTImageProcessor", "size": {"height": size[0], "width": size[1]}, "image_mean": stats, "image_std": stats}
         (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    return model
+
+
+def make_varied(architecture: str, folder: Path, pieces: Sequence[str] = PIECES, **settings: Any) -> Any:
+    """As `make`, its head's weights and bias set so that answers differ from token to token, or from text to text.
+
+    As they come, a random head says nearly the same of everything, and a decoder that is wrong would go unseen.
+    """
+    model: Any = make(Case("bert", architecture, (), settings), folder, pieces=pieces)
+    head = getattr(model, "qa_outputs", None) or getattr(model, "classifier", None) or model.cls.seq_relationship
+    tokens = torch.randint(5, model.config.vocab_size, (64, 24), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        out = model(tokens)
+        logits = (torch.stack(out[:2], -1) if hasattr(model, "qa_outputs") else out[0]).flatten(0, -2)
+        head.weight.mul_((2.5 / logits.std(0))[:, None])
+        head.bias.copy_((head.bias - logits.mean(0)) * 2.5 / logits.std(0))
+    model.save_pretrained(folder)
     return model

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +14,8 @@ from torch import Tensor
 
 from unmask.model.layout import Layout, Packed, Padded
 from unmask.tokenizer import Encoding
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,3 +78,12 @@ def share(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         room -= lengths[i]
     if batch:
         yield batch
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, each made in a thread while the one before it is in use."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = thread.submit(next, items, None)
+            yield item

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,8 @@ from unmask.errors import UserError
 
 Given = str | tuple[str, str] | Path
 FIRST = ("text", "question", "sentence1", "premise", "document")
+LISTS = {".jsonl", ".ndjson", ".json"}  # an object a line
+MISSED = {*SUFFIXES, *LISTS, ".txt", ".tsv", ".csv"}  # who types a word that ends so means a file
 SECOND = ("pair", "context", "sentence2", "hypothesis")
 
 
@@ -33,33 +36,49 @@ def read_inputs(words: Sequence[str], pair: str | None = None) -> Iterator[Given
 
 def _given(words: Sequence[str]) -> Iterator[Given]:
     if not words or list(words) == ["-"]:
-        if sys.stdin.isatty():
-            raise UserError("nothing to read: give texts or files, or pipe text in")
-        yield from _lines(sys.stdin, "standard input", jsonl=False)
+        yield from _standard_input()
         return
     for word in words:
         path = Path(word)
-        if not _exists(path):
-            if path.suffix.lower() in {*SUFFIXES, ".txt", ".jsonl"} and len(word.split()) == 1:
-                raise UserError(f"there is no file {word}")
+        if not _exists(word):
             yield _line(word)
         elif path.is_dir():
-            pictures = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+            pictures = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
             if not pictures:
                 raise UserError(f"the folder {word} holds no pictures; give a folder that does, or files of texts")
             yield from pictures
         elif path.suffix.lower() in SUFFIXES:
             yield path
         else:
-            with path.open(encoding="utf-8") as file:
-                yield from _lines(file, word, jsonl=path.suffix == ".jsonl")
+            yield from _file(path)
 
 
-def _exists(path: Path) -> bool:
+def _standard_input() -> Iterator[Given]:
+    if sys.stdin.isatty():
+        raise UserError("nothing to read: give texts or files, or pipe text in")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # whatever the locale is
+    yield from _lines(sys.stdin, "standard input", jsonl=False)
+
+
+def _file(path: Path) -> Iterator[Given]:
     try:
-        return path.exists()
+        with path.open(encoding="utf-8") as file:
+            yield from _lines(file, str(path), jsonl=path.suffix.lower() in LISTS)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); give a file that can") from None
+
+
+def _exists(word: str) -> bool:
+    """Whether it is a file or folder; a word that can only be the name of one, and is not, is refused."""
+    path = Path(word)
+    try:
+        there = bool(word) and path.exists()  # Path("") is the folder one stands in
     except (OSError, ValueError):  # a text too long for a name, or with a NUL in it
         return False
+    if not there and path.suffix.lower() in MISSED and len(word.split()) == 1:
+        raise UserError(f"there is no file {word}")
+    return there
 
 
 def _lines(file: TextIO, name: str, *, jsonl: bool) -> Iterator[Given]:
@@ -73,6 +92,8 @@ def _lines(file: TextIO, name: str, *, jsonl: bool) -> Iterator[Given]:
                 yield _line(line)
     except UnicodeDecodeError as error:
         raise UserError(f"{name} is not UTF-8 (after line {number}, byte {error.start}); save it as UTF-8") from None
+    if not number:
+        raise UserError(f"{name} is empty; give texts, one a line")
 
 
 def _line(text: str) -> Given:
@@ -83,7 +104,7 @@ def _line(text: str) -> Given:
 def _object(line: str, name: str, number: int) -> Given:
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"line {number} of {name} is not JSON ({error})") from None
     if isinstance(found, str):
         return found
@@ -98,9 +119,11 @@ def _object(line: str, name: str, number: int) -> Given:
 
 def _second(pair: str) -> str:
     path = Path(pair)
-    if not _exists(path) or not path.is_file():
+    if not _exists(pair) or path.is_dir():
         return pair
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{pair} is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{pair} cannot be read ({error.strerror}); give a file that can") from None

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from unmask.data.batch import Batch, pack, share, stack
-from unmask.data.images import pixels
+from unmask.data.batch import Batch, ahead, pack, share, stack
+from unmask.data.images import Picture, pixels
 from unmask.errors import UserError
 from unmask.model import store
 from unmask.model.card import Card
 from unmask.model.embed import ImageConfig
 from unmask.model.layout import Recording
+from unmask.model.model import Model
 from unmask.tasks import task, tasks
 from unmask.tasks.base import Array, Input, Task, Window
 from unmask.tokenizer import Tokenizer
@@ -68,10 +69,11 @@ def load(
 class Predictor:
     def __init__(self, loaded: store.Loaded, *, precision: str = "float32", device: str | None = None) -> None:
         self.loaded = loaded
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = _device(device)
         self.precision = _precision(precision, self.device)
-        self.model = loaded.model.to(self.device, {"float32": torch.float32, "bf16": torch.bfloat16}[self.precision])
+        self.model = _lower(loaded.model.to(self.device), self.precision)
         # On a CPU what one batch touches must stay in the cache; a GPU wants enough work to fill it.
+        self.overlap = self.device.type == "cuda"  # cut the next texts into pieces while these are computed
         self.budget = 65_536 if self.device.type == "cuda" else 1_024
 
     @property
@@ -85,6 +87,11 @@ class Predictor:
     @property
     def heads(self) -> tuple[str, ...]:
         return tuple(self.model.heads)
+
+    @property
+    def pictures(self) -> bool:
+        """Whether it reads pictures, not texts."""
+        return isinstance(self.model.config.embed, ImageConfig)
 
     @property
     def task(self) -> str:
@@ -128,34 +135,34 @@ class Predictor:
 
     def ask(self, name: str, inputs: Any, **options: Any) -> Any:
         """Any task by its name. One input gives one answer, a list of them a list."""
-        if _is_one(inputs):
-            return next(self.stream(name, [inputs], **options))
-        return list(self.stream(name, inputs, **options))
+        found = self.stream(name, inputs, **options)
+        return next(found) if _is_one(inputs) else list(found)
 
-    def stream(self, name: str, inputs: Iterable[Input], **options: Any) -> Iterator[Any]:
+    def stream(self, name: str, inputs: Any, **options: Any) -> Iterator[Any]:
         """Answers in the order of any number of inputs, however long the iterable; memory does not grow with it."""
         asked = task(name)(self.tokenizer, self.card, **options)
         self._check(name, asked)
-        for chunk in _batched(inputs, CHUNK):
-            yield from self._pictures(asked, chunk) if isinstance(self.model.config.embed, ImageConfig) else self._texts(asked, chunk)
+        if self.pictures:
+            return self._pictures(asked, inputs)
+        return self._texts(asked, inputs)
 
     # ---- looking inside
 
-    @torch.inference_mode()
     def hidden(self, texts: Any, *, layer: int | Sequence[int] = -1) -> Any:
         """The vectors of any layer, for other models to use: 0 is what enters the first layer, -1 what leaves the last."""
-        if _is_one(texts):
-            return self.hidden([texts], layer=layer)[0]
-        return list(self._hidden(texts, layer))
+        found = self._hidden(texts, _layers(layer, self.model.config.encoder.depth), single=isinstance(layer, int))
+        return next(found) if _is_one(texts) else list(found)
 
     @torch.inference_mode()
     def attention(self, given: Input) -> Maps:
         """Who looks at whom, while the model runs as it always does."""
-        encoding, batch = self._single(given)
+        (given,) = self._checked([given], None)
+        windows = [] if self.pictures else self._windows([given])
+        batch = self._stack([given]) if self.pictures else pack([window.encoding for window in windows]).to(self.device)
         recording = Recording(batch.layout)
         self.model(batch.inputs, recording)
         weights = torch.stack([maps[0] for maps in recording.maps]).float().cpu().numpy()
-        return Maps(tuple(encoding.tokens) if encoding else self._patches(), weights)
+        return Maps(tuple(windows[0].encoding.tokens) if windows else self._patches(), weights)
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """A folder that this library, transformers and sentence-transformers load."""
@@ -165,58 +172,58 @@ class Predictor:
 
     # ---- texts
 
-    def _texts(self, asked: Task, chunk: Sequence[Input]) -> Iterator[Any]:
-        texts = [_text(given, asked.pairs, number) for number, given in enumerate(chunk)]
-        windows = asked.windows(texts)
-        outputs = self._run(windows, lambda rows, batch: asked.read(self.model, rows, batch), asked)
-        owners = itertools.groupby(zip(windows, outputs, strict=True), key=lambda pair: pair[0].owner)
-        for owner, group in owners:
-            cut, found = zip(*group, strict=True)
-            yield asked.decode(cast(Input, texts[owner]), cut, found)
+    def _texts(self, asked: Task, inputs: Any) -> Iterator[Any]:
+        chunks = _batched(self._checked(inputs, asked.pairs), CHUNK)
+        cut = ((chunk, asked.windows(cast(Sequence[str | tuple[str, str]], chunk))) for chunk in chunks)
+        for chunk, windows in ahead(cut) if self.overlap else cut:
+            outputs = self._run(windows, lambda batch: asked.read(self.model, self.model(batch.inputs, batch.layout), batch), asked.rows)
+            owners = itertools.groupby(zip(windows, outputs, strict=True), key=lambda pair: pair[0].owner)
+            for owner, group in owners:
+                parts, found = zip(*group, strict=True)
+                yield asked.decode(chunk[owner], parts, [rows[0] for rows in found] if asked.over == "texts" else found)
 
     @torch.inference_mode()
-    def _run(self, windows: Sequence[Window], read: Callable[[Tensor, Batch], Tensor], asked: Task) -> list[Array]:
-        """What `read` makes of each window, in order; the device is waited for once."""
-        pending: list[tuple[list[int], Tensor]] = []
+    def _run(self, windows: Sequence[Window], compute: Callable[[Batch], Tensor], rows: Callable[[Window], int]) -> list[Array]:
+        """The rows that `compute` makes of each window, in order; the device is waited for once."""
+        pending = []
         for chosen in share([len(window.encoding) for window in windows], self.budget):
-            batch = pack([windows[i].encoding for i in chosen]).to(self.device)
-            pending.append((chosen, read(self.model(batch.inputs, batch.layout), batch)))
+            pending.append((chosen, compute(pack([windows[i].encoding for i in chosen]).to(self.device))))
         outputs: list[Array] = [np.zeros(0, np.float32)] * len(windows)
         for chosen, tensor in pending:
-            values = tensor.float().cpu().numpy()
-            counts = [asked.rows(windows[i]) for i in chosen]
-            for i, part in zip(chosen, np.split(values, np.cumsum(counts)[:-1]), strict=True):
-                outputs[i] = part[0] if asked.over == "texts" else part
+            bounds = np.cumsum([rows(windows[i]) for i in chosen])[:-1]
+            for i, part in zip(chosen, np.split(tensor.float().cpu().numpy(), bounds), strict=True):
+                outputs[i] = part
         return outputs
 
-    def _hidden(self, texts: Iterable[Input], layer: int | Sequence[int]) -> Iterator[Hidden]:
-        layers = [layer] if isinstance(layer, int) else list(layer)
-        depth = self.model.config.encoder.depth
-        for one in layers:
-            if not -depth - 1 <= one <= depth:
-                raise UserError(f"there is no layer {one}; this model has layers 0 (what enters) to {depth} (what leaves the last)")
-        wanted = [one % (depth + 1) for one in layers]
-        for given in texts:
-            encoding, batch = self._single(given)
-            states = list(self.model.encoder.states(self.model.enter(batch.inputs, batch.layout), batch.inputs.get("positions"), batch.layout))
-            vectors = torch.stack([batch.layout.tokens(states[one]) for one in wanted]).float().cpu().numpy()
-            pieces = tuple(encoding.tokens) if encoding else self._patches()
-            yield Hidden(pieces, tuple(encoding.offsets) if encoding else (), vectors[0] if isinstance(layer, int) else vectors)
+    def _hidden(self, inputs: Any, layers: Sequence[int], *, single: bool) -> Iterator[Hidden]:
+        found: list[tuple[tuple[str, ...], tuple[tuple[int, int], ...], Array]]
+        for chunk in _batched(self._checked(inputs, None), IMAGES if self.pictures else CHUNK):
+            if self.pictures:
+                batch = self._stack(chunk)
+                states = self._states(batch, layers)
+                found = [(self._patches(), (), rows) for rows in states.unflatten(0, (len(chunk), -1)).float().cpu().numpy()]
+            else:
+                windows = self._windows(chunk)
+                outputs = self._run(windows, lambda batch: self._states(batch, layers), lambda window: len(window.encoding))
+                found = [(tuple(w.encoding.tokens), tuple(w.encoding.offsets), rows) for w, rows in zip(windows, outputs, strict=True)]
+            for pieces, offsets, rows in found:
+                yield Hidden(pieces, offsets, rows[:, 0] if single else rows.swapaxes(0, 1))
 
-    def _single(self, given: Input) -> tuple[Any, Batch]:
-        if isinstance(self.model.config.embed, ImageConfig):
-            return None, self._stack([given])
+    @torch.inference_mode()
+    def _states(self, batch: Batch, layers: Sequence[int]) -> Tensor:
+        """(T, layers, D)."""
+        states = list(self.model.encoder.states(self.model.enter(batch.inputs, batch.layout), batch.inputs.get("positions"), batch.layout))
+        return torch.stack([batch.layout.tokens(states[layer]) for layer in layers], 1)
+
+    def _windows(self, texts: Sequence[Any]) -> list[Window]:
         assert self.tokenizer is not None
-        encoding = self.tokenizer.encode([_text(given, None, 0)], length=self.card.length, offsets=True)[0]
-        return encoding, pack([encoding]).to(self.device)
+        return [Window(encoding, i) for i, encoding in enumerate(self.tokenizer.encode(texts, length=self.card.length, offsets=True))]
 
     # ---- pictures
 
     @torch.inference_mode()
-    def _pictures(self, asked: Task, chunk: Sequence[Input]) -> Iterator[Any]:
-        if asked.head not in ("", "classify"):
-            raise UserError("this model reads images; classify, embed, hidden and attention can be asked of it")
-        for some in _batched(chunk, IMAGES):
+    def _pictures(self, asked: Task, inputs: Any) -> Iterator[Any]:
+        for some in _batched(self._checked(inputs, asked.pairs), IMAGES):
             batch = self._stack(some)
             values = asked.read(self.model, self.model(batch.inputs, batch.layout), batch).float().cpu().numpy()
             for given, row in zip(some, values, strict=True):
@@ -228,7 +235,7 @@ class Predictor:
         image = self.card.image
         if image is None:
             raise UserError("the folder does not say how its pictures are prepared; put a preprocessor_config.json beside config.json")
-        ready = torch.stack([pixels(_picture(picture), image) for picture in pictures]).to(next(self.model.parameters()).dtype)
+        ready = torch.stack([pixels(cast(Picture, picture), image) for picture in pictures]).to(next(self.model.parameters()).dtype)
         height, width = image.size
         tokens = config.extra + (height // config.patch) * (width // config.patch)
         return stack(ready, tokens).to(self.device)
@@ -247,8 +254,42 @@ class Predictor:
             has = f"it has {', '.join(self.heads)}" if self.heads else "it has none (embed, hidden and attention need none)"
             raise UserError(f"this model has no head {asked.head!r}, which {name} needs; {has}")
 
+    def _checked(self, inputs: Any, pairs: bool | None) -> Iterator[Input]:
+        """Each input, if it is one that can be read here; they are counted from 1."""
+        wanted = (
+            "a picture or its path"
+            if self.pictures
+            else {True: "a pair of texts (a tuple)", False: "a text", None: "a text or a pair of texts (a tuple)"}[pairs]
+        )
+        for number, given in enumerate(_many(inputs), 1):
+            if self.pictures:
+                good = isinstance(given, str | os.PathLike) or hasattr(given, "getbands")
+            else:
+                good = (_is_pair(given) and pairs is not False) or (isinstance(given, str) and pairs is not True)
+            if not good:
+                kind = "a text" if isinstance(given, str) else "a pair of texts" if _is_pair(given) else f"of type {type(given).__name__}"
+                raise UserError(f"input {number} is {kind}; {wanted} is asked for")
+            yield Path(given) if self.pictures and isinstance(given, str) else given
+
     def _embedding_width(self) -> int:
         return self.model.config.encoder.width * max(1, len(self.card.pooling))
+
+
+def _device(name: str | None) -> torch.device:
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=device)
+        return device
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise UserError(f"there is no device {name!r} here; leave it out, or say cpu") from None
+
+
+def _layers(layer: Any, depth: int) -> list[int]:
+    """Layers counted from 0, out of one number or a list."""
+    asked: list[Any] = [layer] if isinstance(layer, int | str | float) else list(layer)
+    if not asked or not all(isinstance(one, int) and -depth - 1 <= one <= depth for one in asked):
+        raise UserError(f"there is no layer {layer!r}; this model has layers 0 (what enters) to {depth} (what leaves the last)")
+    return [one % (depth + 1) for one in asked]
 
 
 def _precision(name: str, device: torch.device) -> str:
@@ -261,6 +302,20 @@ def _precision(name: str, device: torch.device) -> str:
     return "bf16" if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported() else "float32"
 
 
+def _lower(model: Model, precision: str) -> Model:
+    """The model in that precision. On a CPU only the encoder's products are in bf16: what they add up to stays in float32.
+
+    That costs a thirtieth of the speed, and halves how far the vectors turn from float32's.
+    """
+    if precision == "bf16" and next(model.parameters()).is_cuda:
+        return model.to(torch.bfloat16)
+    if precision == "bf16":
+        for part in model.encoder.modules():
+            if isinstance(part, nn.Linear):
+                part.to(torch.bfloat16)
+    return model
+
+
 def _is_one(inputs: Any) -> bool:
     return isinstance(inputs, str | os.PathLike) or _is_pair(inputs) or hasattr(inputs, "getbands")
 
@@ -269,17 +324,12 @@ def _is_pair(given: Any) -> bool:
     return isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, str) for part in given)
 
 
-def _text(given: Any, pairs: bool | None, number: int) -> str | tuple[str, str]:
-    if _is_pair(given) if pairs is not False else False:
-        return cast(tuple[str, str], given)
-    if isinstance(given, str) and not pairs:
-        return given
-    wanted = {True: "a pair of texts", False: "a text", None: "a text or a pair of texts"}[pairs]
-    raise UserError(f"input {number + 1} is {'a text' if isinstance(given, str) else f'of type {type(given).__name__}'}; {wanted} is asked for")
-
-
-def _picture(given: Any) -> Any:
-    return given if hasattr(given, "getbands") else Path(given)
+def _many(inputs: Any) -> Iterable[Any]:
+    if _is_one(inputs):
+        return [inputs]
+    if isinstance(inputs, bytes | Mapping) or not isinstance(inputs, Iterable):
+        raise UserError(f"the input is of type {type(inputs).__name__}; give a text, a pair of texts (a tuple), a picture, or a list of them")
+    return inputs
 
 
 def _batched(inputs: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:

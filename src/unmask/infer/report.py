@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from unmask.data.inputs import Given
 from unmask.errors import UserError
@@ -44,7 +45,7 @@ def answers(inputs: Iterator[Given], ask: Ask, *, as_json: bool) -> None:
         return
     table = Table("input", "answer", show_lines=True)
     for given, answer in pairs:
-        table.add_row(_short(given), _said(answer))
+        table.add_row(Text(_short(given)), Text(_said(answer)))  # as it is: rich would read [b] as a command
     Console().print(table)
 
 
@@ -52,7 +53,7 @@ def vectors(inputs: Iterator[Given], ask: Ask, out: Path | None) -> None:
     """One .npy of all vectors, written beside and renamed; or JSON lines."""
     if out is None:
         for vector in ask(inputs):
-            print(json.dumps([round(float(x), 7) for x in vector]))
+            print(f"[{', '.join(map(str, vector))}]")  # each float32 in as few digits as tell it from every other
         return
     if out.suffix != ".npy":
         raise UserError(f"--out {out} is no .npy file; name one that ends in .npy")
@@ -95,7 +96,7 @@ def thing(name: str, *, as_json: bool) -> None:
     elif len(rows) == 1:
         table = Table("what", "is", show_header=False)
         for key, value in rows[0].items():
-            table.add_row(key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            table.add_row(key, Text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
         Console().print(table)
     else:
         table = Table(*rows[0])

@@ -6,13 +6,17 @@ Read from both (task.json counts first), written to both, so that a folder means
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from unmask.errors import UserError, near
 from unmask.model.folder import inside, read_json, read_list
+from unmask.model.heads import POOLINGS
+
+T = TypeVar("T")
 
 LEGACY_POOLINGS = {
     "pooling_mode_cls_token": "cls",
@@ -22,6 +26,7 @@ LEGACY_POOLINGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # Pillow's numbers
 PROBLEMS = {"multi_label_classification": "many", "regression": "number", "single_label_classification": "one"}
 
 
@@ -60,17 +65,18 @@ class Card:
 
 
 def read_card(folder: Path, config: Mapping[str, Any]) -> Card:
-    card = _from_config(config)
+    card = _from_config(folder / "config.json", config)
     if (folder / "tokenizer_config.json").is_file():
         limit = read_json(folder / "tokenizer_config.json").get("model_max_length")
         if isinstance(limit, int) and 0 < limit < 10**9:  # the usual "no limit" is 10**30
             card = replace(card, length=limit)
     if (folder / "preprocessor_config.json").is_file():
-        card = replace(card, image=_image(read_json(folder / "preprocessor_config.json"), card.image or Image()))
+        card = replace(card, image=_image(folder / "preprocessor_config.json", card.image or Image()))
     if (folder / "modules.json").is_file():
         card = _sentences(folder, card)
     if (folder / "task.json").is_file():
-        card = _overlay(card, folder / "task.json")
+        card = _set(card, folder / "task.json", read_json(folder / "task.json"))
+    _sound(card, folder)
     return card
 
 
@@ -84,7 +90,9 @@ def card_files(card: Card, width: int) -> dict[str, str]:
         files["modules.json"] = [
             {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"} for i, (path, name) in enumerate(modules)
         ]
-        pooling = {key: mode in card.pooling for key, mode in LEGACY_POOLINGS.items()}
+        pooling: dict[str, Any] = {key: mode in card.pooling for key, mode in LEGACY_POOLINGS.items()}
+        if card.pooling != tuple(mode for mode in LEGACY_POOLINGS.values() if mode in card.pooling):
+            pooling = {"pooling_mode": list(card.pooling)}  # flags have one order only; an older sentence-transformers stops at this word
         files["1_Pooling/config.json"] = {"word_embedding_dimension": width, **pooling, "include_prompt": card.include_prompt}
         if card.normalise:
             files["2_Normalize/config.json"] = {}
@@ -93,58 +101,94 @@ def card_files(card: Card, width: int) -> dict[str, str]:
     return {name: json.dumps(value, ensure_ascii=False, indent=2) + "\n" for name, value in files.items()}
 
 
-def _from_config(config: Mapping[str, Any]) -> Card:
-    names = config.get("id2label") or {}
-    labels = tuple(str(names[key]) for key in sorted(names, key=int)) if isinstance(names, dict) else tuple(map(str, names))
-    return Card(labels=labels, kind=PROBLEMS.get(config.get("problem_type") or "", "one"))
+def _from_config(path: Path, config: Mapping[str, Any]) -> Card:
+    timm = config.get("pretrained_cfg", config if "architecture" in config else None)
+    if timm is not None and not isinstance(timm, dict):
+        raise UserError(f"{path} should hold an object under pretrained_cfg; copy it again from where it came")
+    names = config.get("id2label") or config.get("label_names") or (timm or {}).get("label_names") or {}
+    if isinstance(names, list):
+        names = dict(enumerate(names))
+    if not isinstance(names, dict) or sorted(map(str, names)) != sorted(map(str, range(len(names)))):
+        raise UserError(f"{path} does not number its labels from 0 on; correct id2label there, 0 to the number of labels less one")
+    problem = config.get("problem_type")
+    card = Card(labels=_apart([str(name) for _, name in sorted(names.items(), key=lambda item: int(item[0]))]))
+    card = replace(card, kind=PROBLEMS.get(problem, "one") if isinstance(problem, str) else "one")
+    return card if timm is None else replace(card, image=_timm_image(path, timm))
+
+
+def _apart(labels: list[str]) -> tuple[str, ...]:
+    """Answers are kept by label, and ImageNet calls two of its thousand classes `crane`: the second gets its number."""
+    return tuple(f"{label} ({i})" if label in labels[:i] else label for i, label in enumerate(labels))
 
 
 def _sentences(folder: Path, card: Card) -> Card:
     """sentence-transformers: the modules in their order, each one that we know."""
     for module in read_list(folder / "modules.json"):
         kind = str(module.get("type", "")).rsplit(".", 1)[-1]
-        path = inside(folder, str(module.get("path", "")))
+        path = inside(folder, str(module.get("path", ""))) / "config.json"
         if kind == "Pooling":
-            settings = read_json(path / "config.json")
+            settings = read_json(path)
             modes = settings.get("pooling_mode") or [mode for key, mode in LEGACY_POOLINGS.items() if settings.get(key)] or "mean"
-            card = replace(card, pooling=(modes,) if isinstance(modes, str) else tuple(modes), include_prompt=settings.get("include_prompt", True))
+            modes = [modes] if isinstance(modes, str) else modes
+            card = _set(card, path, {"pooling": modes, "include_prompt": settings.get("include_prompt", True)})
         elif kind == "Normalize":
             card = replace(card, normalise=True)
         elif kind != "Transformer":
             raise UserError(f"{folder / 'modules.json'} asks for a {kind} module, which is not known here; known: Transformer, Pooling, Normalize")
-    if (folder / "sentence_bert_config.json").is_file():
-        settings = read_json(folder / "sentence_bert_config.json")
-        card = replace(card, length=settings.get("max_seq_length") or card.length, lowercase=bool(settings.get("do_lower_case")))
-    if (folder / "config_sentence_transformers.json").is_file():
-        settings = read_json(folder / "config_sentence_transformers.json")
-        card = replace(card, prompts=settings.get("prompts") or {}, prompt=settings.get("default_prompt_name"))
+    path = folder / "sentence_bert_config.json"
+    if path.is_file():
+        settings = read_json(path)
+        card = _set(card, path, {"length": settings.get("max_seq_length") or card.length, "lowercase": bool(settings.get("do_lower_case"))})
+    path = folder / "config_sentence_transformers.json"
+    if path.is_file():
+        settings = read_json(path)
+        card = _set(card, path, {"prompts": settings.get("prompts") or {}, "prompt": settings.get("default_prompt_name")})
     return card
 
 
-def _image(settings: Mapping[str, Any], image: Image) -> Image:
+# ---- pictures
+
+
+def _image(path: Path, image: Image) -> Image:
     """An image processor's settings: `size` is a number, {"height", "width"} or {"shortest_edge"}, by its age."""
-
-    def sides(size: Any) -> tuple[int, int]:
-        if isinstance(size, dict):
-            return (size["height"], size["width"]) if "height" in size else (size["shortest_edge"], size["shortest_edge"])
-        return (size, size) if isinstance(size, int) else (size[0], size[1])
-
-    size = settings.get("size", image.size)
-    shorter = 0
-    if settings.get("do_center_crop") or (isinstance(size, dict) and "shortest_edge" in size):
-        shorter = sides(size)[0]
-        size = settings.get("crop_size", size)
+    settings = read_json(path)
+    for name, known in (("do_resize", True), ("do_rescale", True), ("rescale_factor", 1 / 255)):
+        if settings.get(name) is not None and settings[name] != known:
+            raise UserError(f"{path} says {name} is {settings[name]}, which is not known here; only {known} is")
+    size = image.size if settings.get("size") is None else settings["size"]
+    cropped = size if settings.get("crop_size") is None else settings["crop_size"]
+    shorter = size["shortest_edge"] if isinstance(size, dict) and "shortest_edge" in size else 0
+    if settings.get("do_center_crop") and not shorter and _sides(path, size) != _sides(path, cropped):
+        raise UserError(f"{path} resizes both sides and then crops, which is not known here; only {{'shortest_edge'}} is followed by a crop")
     plain = settings.get("do_normalize") is False
-    mean, std = settings.get("image_mean", image.mean), settings.get("image_std", image.std)
-    return replace(
-        image,
-        size=sides(size),
-        channels=len(mean),
-        mean=(0.0,) * len(mean) if plain else tuple(mean),
-        std=(1.0,) * len(std) if plain else tuple(std),
-        resample=settings.get("resample", image.resample),
-        shorter=shorter,
-    )
+    mean, std = settings.get("image_mean") or image.mean, settings.get("image_std") or image.std
+    found = _set(image, path, {"mean": mean, "std": std, "resample": settings.get("resample", image.resample), "shorter": shorter})
+    found = replace(found, size=_sides(path, cropped if shorter else size), channels=len(found.mean))
+    return replace(found, mean=(0.0,) * found.channels, std=(1.0,) * found.channels) if plain else found
+
+
+def _sides(path: Path, size: Any) -> tuple[int, int]:
+    if isinstance(size, dict):
+        size = [size.get("height", size.get("shortest_edge")), size.get("width", size.get("shortest_edge"))]
+    return _set(Image(), path, {"size": [size, size] if isinstance(size, int) else size}).size
+
+
+def _timm_image(path: Path, settings: Mapping[str, Any]) -> Image:
+    """timm's `pretrained_cfg`: the shorter side to floor(size / crop_pct), then the middle of it."""
+    shape = settings.get("input_size", [3, 224, 224])
+    name, mode = settings.get("interpolation", "bilinear"), settings.get("crop_mode", "center")
+    if name not in RESAMPLE:
+        raise UserError(f"{path} resizes pictures by {name!r}{near(str(name), RESAMPLE)}")
+    fields = {"size": shape[1:], "channels": shape[0], "mean": settings.get("mean", [0.5] * 3), "std": settings.get("std", [0.5] * 3)}
+    image = _set(Image(resample=RESAMPLE[name]), path, fields)
+    part = settings.get("crop_pct") or 0.875  # timm's own where nothing is said
+    if type(part) not in (int, float) or not 0 < part <= 1:
+        raise UserError(f"{path} says crop_pct is {part!r}, it should be a number from 0 to 1; copy it again from where it came")
+    if mode == "squash" and part == 1:
+        return image
+    if mode != "center" or image.size[0] != image.size[1]:
+        raise UserError(f"{path} crops pictures in a way that is not known here (crop_mode {mode!r}, size {image.size}); known: the middle of a square")
+    return replace(image, shorter=math.floor(image.size[0] / part))
 
 
 def _image_json(image: Image) -> dict[str, Any]:
@@ -163,14 +207,64 @@ def _image_json(image: Image) -> dict[str, Any]:
     }
 
 
-def _overlay(card: Card, path: Path) -> Card:
-    found = read_json(path)
-    known = asdict(card)
-    for name in found:
-        if name not in known:
-            raise UserError(f"{path} has a field {name!r} that is not known{near(name, known)}")
-    if isinstance(found.get("image"), dict):
-        image: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found["image"].items()}
-        found["image"] = Image(**image)
-    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-    return replace(card, **fields)
+# ---- what a file says, held against the types above
+
+
+def _set(thing: T, path: Path, found: Mapping[str, Any]) -> T:
+    """The dataclass with these fields set to what a file says of them, each of its type."""
+    hints = get_type_hints(type(thing))
+    fields: dict[str, Any] = {}
+    for name, value in found.items():
+        if name not in hints:
+            raise UserError(f"{path} has a field {name!r} that is not known{near(name, hints)}")
+        try:
+            fields[name] = _fit(value, hints[name], path)
+        except ValueError:
+            raise UserError(f"{path} says {name} is {json.dumps(value)[:60]}; it should be {_wanted(hints[name])}") from None
+    return replace(thing, **fields)  # type: ignore[type-var]
+
+
+def _fit(value: Any, hint: Any, path: Path) -> Any:
+    """A value out of JSON as a field's type has it; ValueError where it is of another."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if type(None) in inner:
+        return None if value is None else _fit(value, inner[0], path)
+    if origin is tuple and isinstance(value, list | tuple) and (inner[-1] is ... or len(value) == len(inner)):
+        return tuple(_fit(one, inner[0], path) for one in value)
+    if origin is Mapping and isinstance(value, dict):
+        return {name: _fit(one, inner[1], path) for name, one in value.items()}
+    if is_dataclass(hint) and isinstance(value, dict):
+        return _set(hint(), path, value)  # type: ignore[operator]
+    if hint is float and type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    if type(value) is hint:
+        return value
+    raise ValueError
+
+
+def _wanted(hint: Any) -> str:
+    origin, inner = get_origin(hint), get_args(hint)
+    if type(None) in inner:
+        return f"{_wanted(inner[0])}, or null"
+    if origin is tuple:
+        return f"a list {'' if inner[-1] is ... else f'of {len(inner)} '}({_wanted(inner[0])} each)"
+    if origin is Mapping:
+        return f"an object ({_wanted(inner[1])} each)"
+    return {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}.get(hint, "an object")
+
+
+def _sound(card: Card, folder: Path) -> None:
+    """Values that no type shows to be wrong."""
+    image = card.image or Image()
+    for good, said in (
+        (card.kind in PROBLEMS.values(), f"kind {card.kind!r} is none of {', '.join(PROBLEMS.values())}"),
+        (card.length is None or card.length > 0, f"a length of {card.length} is none"),
+        (card.windows >= 0, f"windows cannot overlap by {card.windows}"),
+        (set(card.pooling) <= set(POOLINGS), f"pooling {', '.join(card.pooling)} is not known; known: {', '.join(POOLINGS)}"),
+        (min(image.size) > 0 and image.shorter >= 0, f"pictures cannot be {image.size[0]} x {image.size[1]} from {image.shorter}"),
+        (image.resample in RESAMPLE.values(), f"resample {image.resample} is none of Pillow's numbers, 0 to 5"),
+        (len(image.mean) == len(image.std) == image.channels, f"mean and std are of {len(image.mean)} and {len(image.std)} channels, not {image.channels}"),
+        (min(image.std, default=0) > 0, "a std of a picture must be above 0"),
+    ):
+        if not good:
+            raise UserError(f"{folder} says how it answers, but {said}; correct task.json or the file that says so")

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unmask.model.kernels import linear
 from unmask.model.layout import FULL, Layout, Reach
 
 Activation = Callable[[Tensor], Tensor]
@@ -61,8 +62,16 @@ class EncoderConfig:
     attention_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
+        if self.heads < 1 or self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of {self.heads} heads")
+        if self.rotary and self.width // self.heads % 2:
+            raise ValueError(f"rotary positions turn pairs, but width {self.width} over {self.heads} heads leaves an odd {self.width // self.heads} for each")
+        if self.distinct > self.depth:
+            raise ValueError(f"{self.distinct} layers with weights of their own are more than the depth of {self.depth}")
+        if self.distinct and not self.first_norm:
+            raise ValueError(f"{self.distinct} shared layers cannot leave out the norm of the first one alone")
+        if self.norm not in ("post", "pre"):
+            raise ValueError(f"norm {self.norm!r} is neither post nor pre")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation {self.activation!r} is none of {', '.join(ACTIVATIONS)}")
 
@@ -98,15 +107,15 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout, reach: Reach, turn: tuple[Tensor, Tensor] | None) -> Tensor:
         heads = self.config.heads
-        q, k, v = self.qkv(x).unflatten(-1, (3, heads, -1)).unbind(-3)  # (T, N, H) each
+        q, k, v = linear(self.qkv, x).unflatten(-1, (3, heads, -1)).unbind(-3)  # (T, N, H) each
         if self.config.query_key_norm:
             q, k = (F.rms_norm(t, t.shape[-1:]) for t in (q, k))
         if turn is not None:
             q, k = rotate(q, turn), rotate(k, turn)
         mixed = layout.attend(q, k, v, reach, self.config.attention_dropout if self.training else 0.0).flatten(-2)
         if self.gate is not None:
-            mixed = mixed * self.gate(x).sigmoid()
-        return self.out(mixed)
+            mixed = mixed * linear(self.gate, x).sigmoid()
+        return linear(self.out, mixed)
 
 
 class FeedForward(nn.Module):
@@ -118,11 +127,11 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(config.hidden, config.width, bias=config.feed_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.up(x)
+        inner = linear(self.up, x)
         if self.gated:
             inner, gate = inner.chunk(2, -1)
-            return self.down(self.activation(inner) * gate)
-        return self.down(self.activation(inner))
+            return linear(self.down, self.activation(inner) * gate)
+        return linear(self.down, self.activation(inner))
 
 
 class Layer(nn.Module):

@@ -6,14 +6,20 @@ with pickles off. Every fault is one sentence that names the file.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import pickle
+import re
 import shutil
+import struct
 import uuid
+import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +32,9 @@ from torch import Tensor
 from unmask.errors import UserError
 
 HEADER_LIMIT = 100_000_000  # bytes; the format's own limit
+NPZ_FAULTS = (ValueError, TypeError, KeyError, RuntimeError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, struct.error)
+OURS = ("*.json", "*.safetensors", "*.bin", "*.model", "vocab.txt", "merges.txt", "[0-9]_*", "training", ".gitattributes")
+"""What a model folder is made of: overwriting it removes these, and refuses where there is anything else."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +57,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error}); copy it again from where it came") from None
+    found = _json(path)
     if not isinstance(found, dict):
         raise UserError(f"{path} should hold a JSON object, it holds a {type(found).__name__}; copy it again from where it came")
     return found
@@ -59,13 +65,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_list(path: Path) -> list[dict[str, Any]]:
     """A JSON list of objects, as modules.json is."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error}); copy it again from where it came") from None
+    found = _json(path)
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise UserError(f"{path} should hold a JSON list of objects; copy it again from where it came")
     return found
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); copy it again from where it came") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error}); copy it again from where it came") from None
 
 
 # ---- weights in
@@ -99,7 +111,15 @@ def _read_shards(folder: Path, index: Path) -> Weights:
 
 
 def read_file(path: Path) -> Weights:
-    return {".safetensors": _read_safetensors, ".npz": _read_npz}.get(path.suffix, _read_bin)(path)
+    try:
+        return {".safetensors": _read_safetensors, ".npz": _read_npz}.get(path.suffix, _read_bin)(path)
+    except OSError as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    said = str(error).split("\n")[0].rstrip(".") or type(error).__name__
+    return UserError(f"{path} is cut short or damaged ({said}); copy it again from where it came")
 
 
 def _read_safetensors(path: Path) -> Weights:
@@ -111,32 +131,49 @@ def _read_safetensors(path: Path) -> Weights:
     try:
         file = safe_open(path, "pt")
         return {
-            name: Stored(tuple(file.get_slice(name).get_shape()), lambda name=name: file.get_tensor(name))  # type: ignore[misc]
+            name: Stored(tuple(file.get_slice(name).get_shape()), partial(_get, path, file, name))
             for name in file.keys()  # noqa: SIM118 (not a dict)
         }
     except SafetensorError as error:
-        raise UserError(f"{path} is cut short or corrupted ({error}); copy it again from where it came") from None
+        raise _damaged(path, error) from None
+
+
+def _get(path: Path, file: Any, name: str) -> Tensor:
+    try:
+        return file.get_tensor(name)
+    except (SafetensorError, RuntimeError, ValueError, AttributeError) as error:  # a kind of number that torch has no name for
+        raise UserError(f"{name} in {path} cannot be read ({error}); save it again as float32") from None
 
 
 def _read_bin(path: Path) -> Weights:
+    """An old pytorch_model.bin. The weights-only loader builds nothing but tensors and plain containers, whatever the pickle asks for."""
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise UserError(f"{path} is a pickle that holds more than tensors, and would run code; ask for its model.safetensors instead") from None
-    except (RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
-        raise UserError(f"{path} is cut short or corrupted ({str(error).splitlines()[0]}); copy it again from where it came") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a pickle's protocol
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        asks = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if asks is None:  # what torch says itself is to load without the guard
+            raise _damaged(path, ValueError("it is no pickle of tensors")) from None
+        raise UserError(f"{path} is a pickle that holds more than tensors, and would run code ({asks[1]}); ask for its model.safetensors instead") from None
+    except Exception as error:  # a damaged pickle ends in any of a dozen kinds, from IndexError to AssertionError
+        raise _damaged(path, error) from None
     if not isinstance(state, dict):
         raise UserError(f"{path} holds a {type(state).__name__}, not named tensors; save model.state_dict() instead")
-    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in state.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    odd = [name for name, one in tensors.items() if one.layout != torch.strided or one.device.type != "cpu"]
+    if odd or not tensors:
+        holds = f"{odd[0]}, which is sparse or has no numbers" if odd else ", ".join(map(str, list(state)[:3])) or "nothing"
+        raise UserError(f"{path} holds {holds}, where named tensors were expected; save model.state_dict() instead")
     return {name: stored(tensor) for name, tensor in tensors.items()}
 
 
 def _read_npz(path: Path) -> Weights:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: stored(torch.from_numpy(file[name])) for name in file.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} is cut short or corrupted ({error}); copy it again from where it came") from None
+    except NPZ_FAULTS as error:
+        raise _damaged(path, error) from None
 
 
 def stored(tensor: Tensor) -> Stored:
@@ -148,26 +185,45 @@ def stored(tensor: Tensor) -> Stored:
 
 def write_folder(folder: Path, files: Mapping[str, str], tensors: Mapping[str, Tensor], *, overwrite: bool = False) -> None:
     """Write beside and rename, so that the folder is there whole or not at all."""
-    if folder.exists() and not overwrite:
-        raise UserError(f"{folder} is there already; choose another name, or say overwrite")
-    if folder.exists() and not (folder / "config.json").is_file():
-        raise UserError(f"{folder} is there and is no model folder, so it is not overwritten; choose another name")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(os.path.realpath(folder))  # what a link leads to is replaced, not the link
     beside = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}"
     try:
+        _may_write(folder, overwrite)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         beside.mkdir()
         for name, text in files.items():
             (beside / name).parent.mkdir(exist_ok=True)
-            (beside / name).write_text(text, encoding="utf-8")
+            (beside / name).write_text(text, encoding="utf-8", errors="backslashreplace")  # half a character, as JSON spells it
         save_file({k: t.detach().cpu().contiguous() for k, t in tensors.items()}, beside / "model.safetensors", {"format": "pt"})
-        if folder.exists():
-            old = beside.with_name(beside.name + ".old")
-            os.replace(folder, old)
-            os.replace(beside, folder)
-            shutil.rmtree(old)
-        else:
-            os.replace(beside, folder)
-    except OSError as error:
-        raise UserError(f"{folder} could not be written ({error.strerror or error}); free some space or choose another place") from None
+        _put_in_place(beside, folder)
+    except (OSError, SafetensorError) as error:  # safetensors has its own name for a full disk
+        said = getattr(error, "strerror", None) or error
+        raise UserError(f"{folder} could not be written ({said}); free some space or choose another place") from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _may_write(folder: Path, overwrite: bool) -> None:
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not overwrite:
+        raise UserError(f"{folder} is there already; choose another name, or say overwrite")
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} is there and is no model folder, so it is not overwritten; choose another name")
+    others = sorted(one.name for one in folder.iterdir() if not any(fnmatch.fnmatch(one.name, pattern) for pattern in OURS))
+    if others:
+        raise UserError(f"{folder} holds more than a model ({', '.join(others[:3])}), which overwriting would remove; move that away, or choose another name")
+
+
+def _put_in_place(beside: Path, folder: Path) -> None:
+    if not folder.exists():
+        os.replace(beside, folder)
+        return
+    old = beside.with_name(beside.name + ".old")
+    os.replace(folder, old)
+    try:
+        os.replace(beside, folder)
+    except BaseException:
+        os.replace(old, folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

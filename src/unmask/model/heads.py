@@ -79,7 +79,7 @@ def pool(x: Tensor, layout: Layout, modes: Sequence[str], positions: Tensor, ski
             parts.append(layout.max(x.masked_fill(keep == 0, float("-inf")) if skip else x))
         elif mode == "weightedmean":
             weight = keep * (positions + 1)[..., None]
-            parts.append(layout.sum(x * weight) / layout.sum(weight))
+            parts.append(layout.sum(x * weight) / layout.sum(weight).clamp(min=1))
         else:
             parts.append(layout.sum(x * keep if skip else x) / (count if mode == "mean" else count.sqrt()))
     return torch.cat(parts, -1)

@@ -81,9 +81,9 @@ class Padded(Layout):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, reach: Reach = FULL, dropout: float = 0.0) -> Tensor:
         seen = _seen(self.width, reach, q.device)
         if self.mask is not None:
-            seen = self.mask[:, None, None, :] if seen is None else self.mask[:, None, None, :] & seen
-            # A padding token far from every real one would see nothing, and a softmax over nothing is NaN.
-            seen = seen | torch.eye(self.width, dtype=torch.bool, device=q.device)
+            real = self.mask[:, None, None, :]
+            # Under a band, a padding token far from every real one would see nothing, and a softmax over nothing is NaN: it sees itself.
+            seen = real if seen is None else real & seen | torch.eye(self.width, dtype=torch.bool, device=q.device)
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=dropout).transpose(1, 2)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from unmask.data.batch import Batch
-from unmask.errors import UserError
+from unmask.errors import UserError, near
 from unmask.model.card import Card
 from unmask.model.model import Model
 from unmask.tokenizer import Encoding, Tokenizer
@@ -35,6 +37,7 @@ class Window:
 
     encoding: Encoding
     owner: int
+    before: int = 0  # how many pieces of the input stand before this window's own
 
 
 class Task(ABC):
@@ -43,17 +46,29 @@ class Task(ABC):
     head: ClassVar[str]
     over: ClassVar[str]  # texts: a row of numbers a window; tokens: a row a token of it
     pairs: ClassVar[bool | None] = None
+    defaults: ClassVar[Mapping[str, Any]] = {}  # every option it takes, as it is when nobody says otherwise
 
     def __init__(self, tokenizer: Tokenizer | None, card: Card, **options: Any) -> None:
+        for name in options:
+            if name not in self.defaults:
+                task = type(self).__module__.rpartition(".")[2]
+                raise UserError(f"{task} has no option {name!r}{near(name, self.defaults)}" if self.defaults else f"{task} has no options; leave {name} out")
         self.tokenizer = tokenizer
         self.card = card
-        self.options = options
+        self.options = {**self.defaults, **options}
 
     @property
     def pieces(self) -> Tokenizer:
         if self.tokenizer is None:
             raise UserError("this model reads images, not texts; give it paths of pictures")
         return self.tokenizer
+
+    def whole(self, name: str) -> int:
+        """An option that counts something."""
+        value = self.options[name]
+        if not isinstance(value, Integral) or value < 1:
+            raise UserError(f"{name} is {value!r}; give a whole number, 1 or more")
+        return int(value)
 
     def windows(self, inputs: Sequence[str | tuple[str, str]]) -> list[Window]:
         """One window an input, cut to the model's length; tasks that must read all of a text cut several."""
@@ -72,9 +87,22 @@ class Task(ABC):
         """The answer to one input, from the outputs of all its windows."""
 
 
-def owned(encodings: Sequence[Encoding]) -> list[Window]:
-    """Each encoding and what overflowed from it, as windows in reading order."""
-    return [Window(part, i) for i, encoding in enumerate(encodings) for part in (encoding, *encoding.overflowing)]
+def owned(encoding: Encoding, owner: int, step: int) -> list[Window]:
+    """An encoding and what overflowed from it, as windows in reading order, each beginning `step` pieces after the one before."""
+    return [Window(part, owner, i * step) for i, part in enumerate((encoding, *encoding.overflowing))]
+
+
+def upto(text: str, end: int) -> int:
+    """Where what ends at `end` ends with its last letter's marks: a tokenizer that drops accents ends e + U+0301 before the U+0301."""
+    while end < len(text) and unicodedata.category(text[end]) == "Mn":
+        end += 1
+    return end
+
+
+def quote(given: Input) -> str:
+    """Enough of an input to know it by in a message: its number there would be one in a chunk, not one in the user's file."""
+    text = " | ".join(given) if isinstance(given, tuple) else str(given)
+    return repr(text if len(text) <= 60 else text[:59] + "…")
 
 
 def softmax(logits: Array) -> Array:

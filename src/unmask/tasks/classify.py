@@ -30,20 +30,32 @@ class Number(Answer):
     value: float
 
 
+@dataclass(frozen=True)
+class Numbers(Answer):
+    """Where the model was trained on several numbers at once."""
+
+    values: Mapping[str, float]
+
+
 class Classify(Task):
     head = "classify"
     over = "texts"
     pairs = None
 
-    def decode(self, given: Input, windows: Sequence[Window], outputs: Sequence[Array]) -> Class | Classes | Number:
+    def decode(self, given: Input, windows: Sequence[Window], outputs: Sequence[Array]) -> Class | Classes | Number | Numbers:
         logits, card = outputs[0], self.card
         if card.kind == "number":
-            return Number(float(logits[0]))
+            values = [float(value) for value in logits]
+            return Number(values[0]) if len(values) == 1 else Numbers(dict(zip(card.labels, values, strict=True)))
         single = len(logits) == 1  # a lone logit is a yes or no, as rerankers give it
-        chances = 1 / (1 + np.exp(-logits)) if card.kind == "many" or single else softmax(logits)
+        chances = _sigmoid(logits) if card.kind == "many" or single else softmax(logits)
         order = np.argsort(-chances, kind="stable")
         scores = {card.labels[i]: float(chances[i]) for i in order}
         if card.kind == "many":
             return Classes(tuple(label for label, score in scores.items() if score >= card.thresholds.get(label, 0.5)), scores)
         best = next(iter(scores))
         return Class(best, scores[best], scores)
+
+
+def _sigmoid(logits: Array) -> Array:
+    return np.exp(-np.logaddexp(0, -logits))  # 1 / (1 + exp(-x)) overflows below -88

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
+import torch
 from torch import Tensor
 
 from unmask.data.batch import Batch
 from unmask.errors import UserError
 from unmask.model.model import Model
-from unmask.tasks.base import Answer, Array, Input, Task, Window, softmax
+from unmask.tasks.base import Answer, Array, Input, Task, Window, quote
+from unmask.tokenizer import Encoding
+
+Place = tuple[int, tuple[int, int]]  # which of the input's texts, and the characters there
 
 
 @dataclass(frozen=True)
@@ -23,56 +26,66 @@ class Guess:
 
 @dataclass(frozen=True)
 class Filled(Answer):
-    """`masks[i]` holds the guesses for the i-th mask, best first; `text` is the input with the best ones put in."""
+    """`masks[i]` holds the guesses for the i-th mask, best first; `text` is the input with the best ones put in.
+
+    Each mask is guessed with the others still masked. Of a pair, `text` is both texts with a tab between.
+    """
 
     text: str
     masks: tuple[tuple[Guess, ...], ...]
 
-    def json(self) -> dict[str, Any]:
-        return {"text": self.text, "masks": [[{"piece": g.piece, "score": g.score} for g in mask] for mask in self.masks]}
-
 
 class Fill(Task):
+    """`top` is how many guesses a mask gets."""
+
     head = "words"
     over = "tokens"
     pairs = None
+    defaults: ClassVar[Mapping[str, Any]] = {"top": 5}
 
     def windows(self, inputs: Sequence[str | tuple[str, str]]) -> list[Window]:
+        self.whole("top")  # a wrong one is told before the model runs
         encodings = self.pieces.encode(inputs, length=self.card.length, offsets=True)
-        mask = self.pieces.special("mask")
-        for number, encoding in enumerate(encodings):
-            if mask not in encoding.ids:
-                where = "within the model's length" if any(mask in part.ids for part in encoding.overflowing) else "in it"
-                raise UserError(f"text {number + 1} has no {self.pieces.piece(mask)} {where}; put it where a word is to be guessed")
+        mask = self.pieces.piece(self.pieces.special("mask"))
+        for given, encoding in zip(inputs, encodings, strict=True):
+            there, read = "\t".join([given] if isinstance(given, str) else given).count(mask), len(self._places(encoding))
+            if not there:
+                raise UserError(f"{quote(given)} has no {mask} in it; put one where a word is to be guessed")
+            if read < there:
+                raise UserError(f"{there - read} {mask} of {quote(given)} stand beyond the model's {self.card.length} pieces; shorten the text")
         return [Window(encoding, i) for i, encoding in enumerate(encodings)]
 
     def read(self, model: Model, rows: Tensor, batch: Batch) -> Tensor:
-        """The word head is the widest layer there is: it runs on the masked rows alone, the others stay empty."""
+        """(masks, top, 2): the likeliest pieces' probabilities and ids (float32 holds every id below 2^24).
+
+        The word head is the widest layer there is: it runs on the masked rows alone, and only what is asked for leaves the device.
+        """
         masked = batch.inputs["tokens"] == self.pieces.special("mask")
-        return model.read(self.head, rows[masked], batch.layout)
+        chances = model.read(self.head, rows[masked], batch.layout).float().softmax(-1)
+        best = chances.topk(min(self.whole("top"), chances.shape[-1]))
+        return torch.stack([best.values, best.indices.float()], -1)
 
     def rows(self, window: Window) -> int:
-        """How many rows of what `read` gives are this window's."""
         return window.encoding.ids.count(self.pieces.special("mask"))
 
     def decode(self, given: Input, windows: Sequence[Window], outputs: Sequence[Array]) -> Filled:
-        top = int(self.options.get("top", 5))
-        masks = []
-        for chances in softmax(outputs[0]):
-            best = np.argsort(-chances)[:top]
-            masks.append(tuple(Guess(self.pieces.piece(int(i)), float(chances[i])) for i in best))
-        return Filled(self._text(given, windows[0], masks), tuple(masks))
-
-    def _text(self, given: Input, window: Window, masks: Sequence[Sequence[Guess]]) -> str:
-        encoding, mask = window.encoding, self.pieces.special("mask")
+        masks = tuple(tuple(Guess(self.pieces.piece(int(number)), float(score)) for score, number in best) for best in outputs[0])
         texts = [given] if isinstance(given, str) else [str(part) for part in given]  # type: ignore[union-attr]
-        places = [i for i, number in enumerate(encoding.ids) if number == mask]
-        for place, guesses in reversed(list(zip(places, masks, strict=True))):
-            start, end = encoding.offsets[place]
-            which = encoding.sequence_ids[place] or 0
-            text, piece = texts[which], guesses[0].piece
-            before = text[:start]
-            if piece.startswith("##"):
-                piece, before = piece[2:], before.rstrip()
-            texts[which] = before + piece + text[end:]
-        return "\t".join(texts)
+        places = self._places(windows[0].encoding)
+        for (which, (start, end)), guesses in reversed(list(zip(places, masks, strict=True))):  # from the back, so that places stay true
+            texts[which] = _put(texts[which], start, end, guesses[0].piece)
+        return Filled("\t".join(texts), masks)
+
+    def _places(self, encoding: Encoding) -> list[Place]:
+        """Where the masks stand, in reading order."""
+        mask, offsets, texts = self.pieces.special("mask"), encoding.offsets, encoding.sequence_ids
+        return [(texts[i] or 0, offsets[i]) for i, number in enumerate(encoding.ids) if number == mask]
+
+
+def _put(text: str, start: int, end: int, piece: str) -> str:
+    """The piece in place of text[start:end]. One that continues a word joins the word before it; else the user's spaces stay."""
+    mask = text[start:end]  # some tokenizers count the space before a mask as part of it
+    before = text[:start] + mask[: len(mask) - len(mask.lstrip())]
+    if piece.startswith("##"):
+        piece, before = piece[2:], before.rstrip()
+    return before + piece + mask[len(mask.rstrip()) :] + text[end:]

@@ -5,13 +5,16 @@ Long contexts are read in windows that overlap (Devlin et al. 2018, sections 4.2
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.tasks.base import Answer, Array, Input, Task, Window, owned
+from unmask.tasks.base import Answer, Array, Input, Task, Window, owned, quote, upto
+
+LEAST = 16  # pieces of the context that a window must have room for
 
 
 @dataclass(frozen=True)
@@ -25,56 +28,72 @@ class Span(Answer):
 
 
 class Spans(Task):
+    """`longest` is how many pieces an answer may have; `none`, whether there may be no answer (None: where the folder has a threshold for it)."""
+
     head = "spans"
     over = "tokens"
     pairs = True
+    defaults: ClassVar[Mapping[str, Any]] = {"longest": 30, "none": None}
 
     def windows(self, inputs: Sequence[str | tuple[str, str]]) -> list[Window]:
+        self.whole("longest")  # a wrong one is told before the model runs
+        pairs = [cast(tuple[str, str], given) for given in inputs]
         length = self.card.length or 512
-        pairs = [given for given in inputs if isinstance(given, tuple)]
-        for number, (question, context) in enumerate(pairs):
-            if not question.strip() or not context.strip():
-                raise UserError(f"input {number + 1} has an empty {'question' if not question.strip() else 'context'}; give both")
-        room = length - 3 - max(len(e) for e in self.pieces.encode([question for question, _ in pairs])) + 2
-        if room < 16:
-            raise UserError(f"a question leaves {max(room, 0)} of the model's {length} pieces to read the context with; ask a shorter one")
-        stride = min(self.card.windows, room // 2)
-        return owned(self.pieces.encode(pairs, length=length, stride=stride, cut="only_second", offsets=True))
+        rooms = self._rooms(pairs, length)
+        strides = [min(self.card.windows, room // 2) for room in rooms]
+        found: list[list[Window]] = [[] for _ in pairs]
+        for stride in sorted(set(strides)):  # each question has its own: an answer must not hang on what else is asked
+            chosen = [i for i, one in enumerate(strides) if one == stride]
+            encodings = self.pieces.encode([pairs[i] for i in chosen], length=length, stride=stride, cut="only_second", offsets=True)
+            for i, encoding in zip(chosen, encodings, strict=True):
+                if 1 not in encoding.sequence_ids:
+                    raise UserError(f"the context of the question {quote(pairs[i][0])} is empty; give the text to answer it from")
+                found[i] = owned(encoding, i, rooms[i] - stride)
+        return [window for windows in found for window in windows]
+
+    def _rooms(self, pairs: Sequence[tuple[str, str]], length: int) -> list[int]:
+        """How many pieces each question leaves a window for the context."""
+        rooms = []
+        for (question, context), alone in zip(pairs, self.pieces.encode([(question, "") for question, _ in pairs]), strict=True):
+            if 0 not in alone.sequence_ids:
+                raise UserError(f"the question to the context {quote(context)} is empty; ask something")
+            rooms.append(length - len(alone))
+            if rooms[-1] < LEAST:
+                raise UserError(f"the question {quote(question)} leaves {max(rooms[-1], 0)} of the model's {length} pieces for the context; ask a shorter one")
+        return rooms
 
     def decode(self, given: Input, windows: Sequence[Window], outputs: Sequence[Array]) -> Span:
         """The best start and end together. The score is their probability among all starts and ends of all windows."""
-        assert isinstance(given, tuple)
-        longest = int(self.options.get("longest", 30))
-        allow = self.options.get("none")
+        context = cast(tuple[str, str], given)[1]
+        threshold, allow = self.card.thresholds.get("none", 0.0), self.options["none"]
         allow = "none" in self.card.thresholds if allow is None else allow
-        places = [_context(window) for window in windows]
-        starts = [logits[place, 0] for logits, place in zip(outputs, places, strict=True)]
-        ends = [logits[place, 1] for logits, place in zip(outputs, places, strict=True)]
-        empty = min(float(logits[0].sum()) for logits in outputs)  # [CLS], where no answer is trained to point
-        total = [_logsum([*parts, *([logits[:1, i] for logits in outputs] if allow else [])]) for i, parts in enumerate((starts, ends))]
-        best, window, first, last = max(_best(s, e, longest, i) for i, (s, e) in enumerate(zip(starts, ends, strict=True)))
-        if allow and empty - best > self.card.thresholds.get("none", 0.0):
-            return Span("", 0, 0, float(np.exp(empty - sum(total))))
-        offsets = [windows[window].encoding.offsets[i] for i in places[window]]
-        start, end = offsets[first][0], offsets[last][1]
-        return Span(given[1][start:end], start, end, float(np.exp(best - sum(total))))
+        places = [[i for i, which in enumerate(window.encoding.sequence_ids) if which == 1] for window in windows]
+        inside = [logits[place] for logits, place in zip(outputs, places, strict=True)]
+        heads = [logits[:1] for logits in outputs]  # [CLS], where no answer is trained to point
+        total = _logsum(np.concatenate([*inside, *heads] if allow else inside))
+        window, (best, first, last) = max(enumerate(_best(logits, self.whole("longest")) for logits in inside), key=lambda found: found[1][0])
+        none = min(float(logits.sum()) for logits in heads)
+        if allow and none - best > threshold:
+            return Span("", 0, 0, float(np.exp(none - total)))
+        offsets = windows[window].encoding.offsets
+        start, end = offsets[places[window][first]][0], upto(context, offsets[places[window][last]][1])
+        return Span(context[start:end], start, end, float(np.exp(best - total)))
 
 
-def _context(window: Window) -> list[int]:
-    """Where the context's pieces stand in the window."""
-    return [i for i, which in enumerate(window.encoding.sequence_ids) if which == 1]
+def _best(logits: Array, longest: int) -> tuple[float, int, int]:
+    """The highest start + end with start <= end < start + longest, of (pieces, 2): (score, start, end)."""
+    starts, ends = logits.T
+    best = (float("-inf"), 0, 0)
+    for more in range(min(longest, len(starts))):
+        scores = starts[: len(starts) - more] + ends[more:]
+        first = int(scores.argmax())
+        if scores[first] > best[0]:
+            best = (float(scores[first]), first, first + more)
+    return best
 
 
-def _best(starts: Array, ends: Array, longest: int, window: int) -> tuple[float, int, int, int]:
-    """The highest start + end with start <= end < start + longest: (score, window, start, end)."""
-    scores = starts[:, None] + ends[None, :]
-    allowed = np.triu(np.ones_like(scores, bool)) & ~np.triu(np.ones_like(scores, bool), longest)
-    place = int(np.argmax(np.where(allowed, scores, -np.inf)))
-    first, last = divmod(place, len(ends))
-    return float(scores[first, last]), window, first, last
-
-
-def _logsum(parts: Sequence[Array]) -> float:
-    values = np.concatenate(parts).astype(np.float64)
-    top = values.max()
-    return float(top + np.log(np.exp(values - top).sum()))
+def _logsum(logits: Array) -> float:
+    """log of the sum over all starts times the sum over all ends: (pieces, 2) -> a number."""
+    values = logits.astype(np.float64)
+    top = values.max(0)
+    return float((top + np.log(np.exp(values - top).sum(0))).sum())

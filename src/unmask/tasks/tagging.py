@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.tasks.base import Answer, Array, Input, Task, Window, owned, softmax
+from unmask.tasks.base import Answer, Array, Input, Task, Window, owned, softmax, upto
 
 
 @dataclass(frozen=True)
@@ -34,70 +35,86 @@ class Tagging(Task):
     pairs = False
 
     def windows(self, inputs: Sequence[str | tuple[str, str]]) -> list[Window]:
-        card = self.card
-        stride = min(card.windows, card.length // 2) if card.length else 0
-        return owned(self.pieces.encode(inputs, length=card.length, stride=stride, offsets=True))
+        room = stride = 0
+        if self.card.length:
+            room = max(self.card.length - len(self.pieces.encode([""])[0]), 0)
+            stride = min(self.card.windows, room // 2)
+        encodings = self.pieces.encode(inputs, length=self.card.length, stride=stride, offsets=True)
+        return [window for i, encoding in enumerate(encodings) for window in owned(encoding, i, room - stride)]
 
     def decode(self, given: Input, windows: Sequence[Window], outputs: Sequence[Array]) -> list[Entity]:
-        text = str(given)
-        return [Entity(label, start, end, text[start:end], score) for label, start, end, score in entities(self._words(windows, outputs))]
+        text, words = str(given), self._words(windows, outputs)
+        found = [(label, start, upto(text, end), score) for label, start, end, score in entities(words, marks(self.card.labels))]
+        return [Entity(label, start, end, text[start:end], score) for label, start, end, score in found]
 
     def _words(self, windows: Sequence[Window], outputs: Sequence[Array]) -> list[Word]:
-        """A word's label is its first piece's (Devlin et al. 2018, section 5.3), from the window that shows most around it."""
-        best: dict[int, tuple[int, Word]] = {}  # by the word's start: how much context it had, and what it was
+        """A word is what the tokenizer splits into pieces; its label is its first piece's (Devlin et al. 2018, section 5.3)."""
+        words = []
+        for _, group in groupby(self._pieces(windows, outputs), key=lambda piece: piece[0]):
+            run = list(group)
+            _, (start, _), chances = run[0]
+            label = int(np.argmax(chances))
+            words.append(Word(start, run[-1][1][1], self.card.labels[label], float(chances[label])))
+        return words
+
+    def _pieces(self, windows: Sequence[Window], outputs: Sequence[Array]) -> list[tuple[int, tuple[int, int], Array]]:
+        """(word, characters, probabilities) of every piece of the text once, from the window that shows most around it."""
+        best: dict[int, tuple[int, tuple[int, tuple[int, int], Array]]] = {}
         for window, logits in zip(windows, outputs, strict=True):
             if logits.shape[-1] != len(self.card.labels):
-                raise UserError(f"the head gives {logits.shape[-1]} labels, the folder names {len(self.card.labels)}")
-            encoding, chances = window.encoding, softmax(logits)
-            words, offsets = encoding.word_ids, encoding.offsets
+                raise UserError(f"the head gives {logits.shape[-1]} labels, the folder names {len(self.card.labels)}; correct id2label in config.json")
+            words, offsets, chances = window.encoding.word_ids, window.encoding.offsets, softmax(logits)
             for place, word in enumerate(words):
-                if word is None:
-                    continue
-                start = offsets[place][0]
-                if place > 0 and words[place - 1] == word:
-                    continue
-                last = place
-                while last + 1 < len(words) and words[last + 1] == word:
-                    last += 1
-                context = min(place, len(words) - 1 - last)
-                label = int(np.argmax(chances[place]))
-                found = Word(start, offsets[last][1], self.card.labels[label], float(chances[place, label]))
-                if start not in best or context > best[start][0]:
-                    best[start] = (context, found)
-        return [word for _, (_, word) in sorted(best.items())]
+                number, context = window.before + place, min(place, len(words) - 1 - place)
+                if word is not None and (number not in best or context > best[number][0]):
+                    best[number] = context, (word, offsets[place], chances[place])
+        return [best[number][1] for number in sorted(best)]
 
 
-def entities(words: Sequence[Word]) -> list[tuple[str, int, int, float]]:
-    """(label, start, end, score) of runs of words, in IOB1, IOB2 and IOBES alike, or of bare labels; O is no entity.
+def entities(words: Iterable[Word], said: Mapping[str, tuple[str, str]]) -> list[tuple[str, int, int, float]]:
+    """(label, start, end, score) of runs of words. `said` is what `marks` makes of the labels.
 
-    A run ends where the label changes, where B- or S- begins a new one, and after E- or S-.
+    A run ends where the name changes, where B, S or U begins a new one, and after E, L, S or U.
     """
     found: list[tuple[str, int, int, float]] = []
     run: list[Word] = []
 
     def close() -> None:
         if run:
-            score = float(np.mean([word.score for word in run]))
-            found.append((_split(run[0].label)[1], run[0].start, run[-1].end, score))
+            found.append((said[run[0].label][1], run[0].start, run[-1].end, float(np.mean([word.score for word in run]))))
             run.clear()
 
     for word in words:
-        mark, label = _split(word.label)
+        mark, name = said[word.label]
         if mark == "O":
             close()
             continue
-        if run and (mark in "BSU" or _split(run[-1].label)[1] != label):
+        if run and (mark in "BSU" or said[run[-1].label][1] != name):
             close()
         run.append(word)
-        if mark in "ESLU":
+        if mark in "ELSU":
             close()
     close()
     return found
 
 
-def _split(label: str) -> tuple[str, str]:
-    """B-PER -> (B, PER); O -> (O, ""); a bare PER counts as I-PER."""
+def marks(labels: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Each label's mark and name: B-PER, or PER-B as Korean sets write it, -> (B, PER); bare PER -> (I, PER); O -> (O, "").
+
+    IOB1, IOB2, IOBES, BMES and BILOU need no telling apart. What looks like a mark is one only where the whole set has them:
+    E-mail among bare labels is a name.
+    """
+    labels = list(labels)
+    before = any(label.startswith(("B-", "I-")) for label in labels)
+    after = not before and any(label.endswith("-B") and f"{label[:-1]}I" in labels for label in labels)
+    return {label: _split(label, before, after) for label in labels}
+
+
+def _split(label: str, before: bool, after: bool) -> tuple[str, str]:
     if label == "O":
         return "O", ""
-    mark, dash, rest = label.partition("-")
-    return (mark, rest) if dash and mark in ("B", "I", "E", "S", "L", "U") else ("I", label)
+    if before and label[1:2] == "-" and label[0] in "BIESLUM":
+        return label[0], label[2:]
+    if after and label[-2:-1] == "-" and label[-1] in "BIESLUM":
+        return label[-1], label[:-2]
+    return "I", label

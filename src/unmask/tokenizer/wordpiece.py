@@ -55,7 +55,7 @@ class Tokenizer:
     def from_vocabulary(cls, pieces: Mapping[str, int], settings: Mapping[str, Any] | None = None) -> Tokenizer:
         """BERT's own rules over a vocabulary: clean, split at Chinese characters and punctuation, lowercase if told to."""
         settings = dict(settings or {})
-        special = {role: _content(settings.get(role, token)) for role, token in SPECIAL.items()}
+        special = {role: _content(settings.get(role) or token) for role, token in SPECIAL.items()}
         for role, token in special.items():
             if token not in pieces:
                 raise UserError(f"the vocabulary lacks {token}, its {role.replace('_', ' ')}: add it, or name another in tokenizer_config.json")
@@ -79,14 +79,19 @@ class Tokenizer:
 
     def files(self, length: int | None = None) -> dict[str, str]:
         """Every file another library wants of this tokenizer, by name."""
-        settings = {"tokenizer_class": "BertTokenizer", **SPECIAL, **self.settings}
+        settings = {"tokenizer_class": "BertTokenizer", **self.settings}
+        settings |= {role: self.settings.get(role) or token for role, token in SPECIAL.items()}
         if length is not None:
             settings["model_max_length"] = length
-        ranked = sorted(self.rust.get_vocab(with_added_tokens=False).items(), key=lambda item: item[1])
+        pieces = {number: piece for piece, number in self.rust.get_vocab(with_added_tokens=False).items()}
+        with self._lock:
+            self.rust.no_truncation()  # else the last encode's would stand in the file
+            whole = self.rust.to_str(pretty=True)
         special = {role: _content(settings[role]) for role in SPECIAL if settings.get(role)}
         return {
-            "tokenizer.json": self.rust.to_str(pretty=True),
-            "vocab.txt": "".join(piece + "\n" for piece, _ in ranked),
+            "tokenizer.json": whole,
+            # A number that no piece has (a line named twice) keeps its line, or every later piece would move.
+            "vocab.txt": "".join(pieces.get(number, f"[none {number}]") + "\n" for number in range(max(pieces) + 1)),
             "tokenizer_config.json": json.dumps(settings, ensure_ascii=False, indent=2) + "\n",
             "special_tokens_map.json": json.dumps(special, ensure_ascii=False, indent=2) + "\n",
         }
@@ -100,11 +105,20 @@ class Tokenizer:
 
     @property
     def lowercases(self) -> bool:
-        return bool(getattr(self.rust.normalizer, "lowercase", False))
+        found = self.rust.normalizer
+        parts = [*found] if isinstance(found, normalizers.Sequence) else [found]  # type: ignore[misc]
+        return any(isinstance(part, normalizers.Lowercase) or getattr(part, "lowercase", False) for part in parts)
+
+    def lowercase(self) -> None:
+        """As sentence-transformers' do_lower_case: before the tokenizer's own rules, unless they do it; special pieces stay as typed."""
+        if not self.lowercases:
+            own = self.rust.normalizer
+            parts = [*own] if isinstance(own, normalizers.Sequence) else [own] if own is not None else []  # type: ignore[misc]
+            self.rust.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
 
     def special(self, role: str) -> int:
         """The id of `mask`, `pad`, `cls`, `sep` or `unk`."""
-        token = _content(self.settings.get(f"{role}_token", SPECIAL[f"{role}_token"]))
+        token = _content(self.settings.get(f"{role}_token") or SPECIAL[f"{role}_token"])
         number = self.rust.token_to_id(token)
         if number is None:
             raise UserError(f"the tokenizer has no {role} piece ({token})")
@@ -138,15 +152,20 @@ class Tokenizer:
             if length is None:
                 self.rust.no_truncation()
             else:
-                self._room(length, cut)
+                self._room(length, stride, cut, any(not isinstance(text, str) for text in clean))
                 self.rust.enable_truncation(length, stride=stride, strategy=cut)
             run = self.rust.encode_batch if offsets else self.rust.encode_batch_fast
-            return run(clean)
+            try:
+                return run(clean)
+            except Exception as error:  # bare, where one text of a pair alone is too long
+                raise UserError(f"a length of {length} pieces leaves no room for the text that is to be cut ({error}); ask for more") from None
 
-    def _room(self, length: int, cut: str) -> None:
-        least = self.rust.num_special_tokens_to_add(cut != "longest_first") + 1
-        if length < least:
-            raise UserError(f"a length of {length} pieces leaves no room beside the special ones; ask for {least} or more")
+    def _room(self, length: int, stride: int, cut: str, pairs: bool) -> None:
+        special, parts = self.rust.num_special_tokens_to_add(pairs), 2 if pairs and cut == "longest_first" else 1
+        if length < special + parts:
+            raise UserError(f"a length of {length} pieces leaves no room beside the special ones; ask for {special + parts} or more")
+        if stride >= (length - special) // parts:  # Rust panics
+            raise UserError(f"windows of {length} pieces cannot overlap by {stride}; ask for longer ones, or a smaller overlap")
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
@@ -187,4 +206,6 @@ def _json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path} is not JSON ({error}); copy it again from where it came") from None
-    return dict(found)
+    if not isinstance(found, dict):
+        raise UserError(f"{path} should hold a JSON object, it holds a {type(found).__name__}; copy it again from where it came")
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from unmask.errors import UserError
 from unmask.model.folder import Weights
 from unmask.model.model import ModelConfig
 
@@ -44,7 +46,7 @@ class Family(ABC):
 
     def recognises(self, config: Mapping[str, Any]) -> bool:
         """A config.json that does not say its model_type."""
-        return any(name in self.architectures for name in config.get("architectures") or ())
+        return any(name in self.architectures for name in architectures(config))
 
     def foreign(self, weights: Weights) -> Weights:
         """Weights under another library's names -> under the names above; as they are if they are not foreign."""
@@ -75,6 +77,46 @@ class Family(ABC):
     def architecture(self, heads: tuple[str, ...]) -> str:
         """transformers' class for a model with these heads, the nearest one where none has just these."""
         return max(self.architectures, key=lambda name: _overlap(self.architectures[name], heads))
+
+
+def architectures(config: Mapping[str, Any]) -> list[str]:
+    """The classes of transformers that a config.json names."""
+    said = config.get("architectures")
+    return [name for name in said if isinstance(name, str)] if isinstance(said, list) else []
+
+
+def whole(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """A whole number above zero out of config.json; KeyError where it must be there and is not."""
+    value = config[name] if default is None else config.get(name)
+    value = default if value is None else value
+    if type(value) is not int or not 0 < value < 2**31:
+        raise UserError(f"config.json says {name} is {value!r}, it should be a whole number above 0; copy it again from where it came")
+    return value
+
+
+def part(config: Mapping[str, Any], name: str, default: float) -> float:
+    """A number from 0 to 1 out of config.json, such as a rate of dropout."""
+    value = config.get(name)
+    value = default if value is None else value
+    if type(value) not in (int, float) or not (math.isfinite(value) and 0 <= value <= 1):
+        raise UserError(f"config.json says {name} is {value!r}, it should be a number from 0 to 1; copy it again from where it came")
+    return float(value)
+
+
+def flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = config.get(name)
+    value = default if value is None else value
+    if type(value) is not bool:
+        raise UserError(f"config.json says {name} is {value!r}, it should be true or false; copy it again from where it came")
+    return value
+
+
+def text(config: Mapping[str, Any], name: str, default: str) -> str:
+    value = config.get(name)
+    value = default if value is None else value
+    if type(value) is not str:
+        raise UserError(f"config.json says {name} is {value!r}, it should be a text; copy it again from where it came")
+    return value
 
 
 def _overlap(theirs: tuple[str, ...], ours: tuple[str, ...]) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from torch import nn
 from unmask.model import heads
 from unmask.model.embed import TextConfig
 from unmask.model.encoder import EncoderConfig
-from unmask.model.families.base import Family, Names
+from unmask.model.families.base import Family, Names, flag, part, text, whole
 from unmask.model.layout import CAUSAL, FULL
 from unmask.model.model import ModelConfig
 
@@ -70,43 +70,45 @@ class Bert(Family):
     buffers: ClassVar[tuple[str, ...]] = ("embeddings.position_ids", "embeddings.token_type_ids")
 
     def read(self, config: Mapping[str, Any]) -> ModelConfig:
-        dropout = config.get("hidden_dropout_prob", 0.1)
-        epsilon = config.get("layer_norm_eps", 1e-12)
-        head_dropout = config.get("classifier_dropout")
+        dropout, epsilon = part(config, "hidden_dropout_prob", 0.1), part(config, "layer_norm_eps", 1e-12)
         return ModelConfig(
             "bert",
             TextConfig(
-                vocabulary=config["vocab_size"],
-                positions=config.get("max_position_embeddings", 512),
-                segments=config.get("type_vocab_size", 2),
+                vocabulary=whole(config, "vocab_size"),
+                positions=whole(config, "max_position_embeddings", 512),
+                segments=whole(config, "type_vocab_size", 2),
                 epsilon=epsilon,
                 dropout=dropout,
-                padding=config.get("pad_token_id") or 0,
+                padding=config["pad_token_id"] if isinstance(config.get("pad_token_id"), int) else 0,
             ),
             EncoderConfig(
-                width=config["hidden_size"],
-                depth=config["num_hidden_layers"],
-                heads=config["num_attention_heads"],
-                hidden=config["intermediate_size"],
+                width=whole(config, "hidden_size"),
+                depth=whole(config, "num_hidden_layers"),
+                heads=whole(config, "num_attention_heads"),
+                hidden=whole(config, "intermediate_size"),
                 epsilon=epsilon,
-                activation=config.get("hidden_act", "gelu"),
+                activation=text(config, "hidden_act", "gelu"),
                 dropout=dropout,
-                attention_dropout=config.get("attention_probs_dropout_prob", 0.1),
-                reach=(CAUSAL if config.get("is_decoder") else FULL,),
+                attention_dropout=part(config, "attention_probs_dropout_prob", 0.1),
+                reach=(CAUSAL if flag(config, "is_decoder", False) else FULL,),
             ),
-            tied=config.get("tie_word_embeddings", True),
-            head_dropout=dropout if head_dropout is None else head_dropout,
+            tied=flag(config, "tie_word_embeddings", True),
+            head_dropout=part(config, "classifier_dropout", dropout),
         )
 
+    def recognises(self, config: Mapping[str, Any]) -> bool:
+        """Google's own bert_config.json says neither model_type nor architectures."""
+        return super().recognises(config) or ("type_vocab_size" in config and "architectures" not in config)
+
     def write(self, config: ModelConfig) -> dict[str, Any]:
-        text, encoder = config.embed, config.encoder
-        assert isinstance(text, TextConfig)
+        words, encoder = config.embed, config.encoder
+        assert isinstance(words, TextConfig)
         return {
             "model_type": "bert",
-            "vocab_size": text.vocabulary,
-            "max_position_embeddings": text.positions,
-            "type_vocab_size": text.segments,
-            "pad_token_id": text.padding,
+            "vocab_size": words.vocabulary,
+            "max_position_embeddings": words.positions,
+            "type_vocab_size": words.segments,
+            "pad_token_id": words.padding,
             "hidden_size": encoder.width,
             "num_hidden_layers": encoder.depth,
             "num_attention_heads": encoder.heads,
@@ -125,10 +127,10 @@ class Bert(Family):
         return heads.Pooler(config.encoder.width)
 
     def head(self, name: str, config: ModelConfig, labels: int) -> nn.Module:
-        text, encoder = config.embed, config.encoder
-        assert isinstance(text, TextConfig)
+        words, encoder = config.embed, config.encoder
+        assert isinstance(words, TextConfig)
         if name == "words":
-            return heads.Words(encoder.width, encoder.width, text.vocabulary, encoder.activation, encoder.epsilon)
+            return heads.Words(encoder.width, encoder.width, words.vocabulary, encoder.activation, encoder.epsilon)
         over: dict[str, heads.Over] = {"next": "texts", "classify": "texts", "choice": "texts", "tag": "tokens", "spans": "tokens"}
         drop = config.head_dropout if name in ("classify", "choice", "tag") else 0.0
         return heads.Linear(encoder.width, labels, over[name], drop)

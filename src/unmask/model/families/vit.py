@@ -13,7 +13,7 @@ from unmask.errors import UserError, near
 from unmask.model import heads
 from unmask.model.embed import ImageConfig
 from unmask.model.encoder import EncoderConfig
-from unmask.model.families.base import Family, Names
+from unmask.model.families.base import Family, Names, flag, part, text, whole
 from unmask.model.folder import Stored, Weights
 from unmask.model.model import ModelConfig
 
@@ -59,31 +59,26 @@ class ViT(Family):
     def read(self, config: Mapping[str, Any]) -> ModelConfig:
         if "architecture" in config:
             return _timm_shape(config)
-        size, patch = config.get("image_size", 224), config.get("patch_size", 16)
-        if not isinstance(patch, int):
-            if len(set(patch)) > 1:
-                raise UserError(f"config.json asks for patches of {patch[0]} x {patch[1]}; only square patches are known here")
-            patch = patch[0]
-        dropout = config.get("hidden_dropout_prob", 0.0)
+        dropout = part(config, "hidden_dropout_prob", 0.0)
         return ModelConfig(
             "vit",
             ImageConfig(
-                size=(size, size) if isinstance(size, int) else (size[0], size[1]),
-                patch=patch,
-                channels=config.get("num_channels", 3),
+                size=_two(config, "image_size", 224),
+                patch=_square(_two(config, "patch_size", 16)),
+                channels=whole(config, "num_channels", 3),
                 dropout=dropout,
             ),
             EncoderConfig(
-                width=config.get("hidden_size", 768),
-                depth=config.get("num_hidden_layers", 12),
-                heads=config.get("num_attention_heads", 12),
-                hidden=config.get("intermediate_size", 3072),
+                width=whole(config, "hidden_size", 768),
+                depth=whole(config, "num_hidden_layers", 12),
+                heads=whole(config, "num_attention_heads", 12),
+                hidden=whole(config, "intermediate_size", 3072),
                 norm="pre",
-                epsilon=config.get("layer_norm_eps", 1e-12),
-                activation=config.get("hidden_act", "gelu"),
-                attention_bias=config.get("qkv_bias", True),
+                epsilon=part(config, "layer_norm_eps", 1e-12),
+                activation=text(config, "hidden_act", "gelu"),
+                attention_bias=flag(config, "qkv_bias", True),
                 dropout=dropout,
-                attention_dropout=config.get("attention_probs_dropout_prob", 0.0),
+                attention_dropout=part(config, "attention_probs_dropout_prob", 0.0),
             ),
         )
 
@@ -116,7 +111,12 @@ class ViT(Family):
         return str(config.get("architecture", "")).startswith("vit_") or super().recognises(config)
 
     def bare(self, weights: Weights) -> dict[str, Any] | None:
-        return _google_config(weights) if "Transformer/encoder_norm/scale" in weights else None
+        if "Transformer/encoder_norm/scale" not in weights:
+            return None
+        try:
+            return _google_config(weights)
+        except (KeyError, ValueError) as error:
+            raise UserError(f"the weights are named as google-research names a ViT's, but are not whole ({error}); copy the file again") from None
 
     def foreign(self, weights: Weights) -> Weights:
         if "patch_embed.proj.weight" in weights:
@@ -126,17 +126,50 @@ class ViT(Family):
         return weights
 
 
+def _two(config: Mapping[str, Any], name: str, default: int) -> tuple[int, int]:
+    """A side, or two of them: height, width."""
+    sides = config.get(name)
+    if isinstance(sides, list) and len(sides) == 2:
+        return whole({name: sides[0]}, name), whole({name: sides[1]}, name)
+    side = whole(config, name, default)
+    return side, side
+
+
+def _square(patch: tuple[int, int]) -> int:
+    if patch[0] != patch[1]:
+        raise UserError(f"config.json asks for patches of {patch[0]} x {patch[1]}; only square patches are known here")
+    return patch[0]
+
+
+def _pooled(found: Weights) -> Weights:
+    """The layer before the head that weights of ImageNet-21k have (pre_logits) is transformers' pooler, and a ViT with one has no head there.
+
+    The published files keep a head beside it that is zero all over.
+    """
+    head = [name for name in ("classifier.weight", "classifier.bias") if name in found]
+    if "pooler.dense.weight" not in found or not head:
+        return found
+    if any(found[name].read().any() for name in head):
+        raise UserError("the weights hold a head over pre_logits, for which transformers' ViT has no place; give weights without pre_logits or without a head")
+    return {name: one for name, one in found.items() if name not in head}
+
+
 # ---- timm
 
 
 def _timm_shape(config: Mapping[str, Any]) -> ModelConfig:
     """timm's config.json names an architecture such as vit_base_patch16_224."""
+    if config.get("global_pool") not in (None, "", "token"):
+        raise UserError(f"config.json pools by {config['global_pool']!r}; a ViT whose head reads the class token (global_pool 'token') is known here")
     found = re.match(r"vit_(tiny|small|base|large|huge)_patch(\d+)_(\d+)$", str(config["architecture"]))
     if found is None:
         known = [f"vit_{size}_patch16_224" for size in ("tiny", "small", "base", "large")]
         raise UserError(f"timm's architecture {config['architecture']!r} is not a plain ViT{near(str(config['architecture']), known)}")
     shape, side = ViT.shapes[found[1]], int(found[3])
-    return replace(shape, embed=ImageConfig((side, side), patch=int(found[2])))
+    settings = config.get("pretrained_cfg", config)
+    channels, *sides = (settings.get("input_size") if isinstance(settings, dict) else None) or (3, side, side)
+    size = _two({"input_size": sides}, "input_size", side)
+    return replace(shape, embed=ImageConfig(size, patch=int(found[2]), channels=whole({"input_size": channels}, "input_size")))
 
 
 TIMM = {
@@ -148,6 +181,7 @@ TIMM = {
     "norm2": "layernorm_after",
     "mlp.fc1": "intermediate.dense",
     "mlp.fc2": "output.dense",
+    "pre_logits.fc": "pooler.dense",
 }
 
 
@@ -164,7 +198,7 @@ def _from_timm(weights: Weights) -> Weights:
             found[f"{before}{TIMM[module]}.{last}"] = one
         else:
             found[{"cls_token": "embeddings.cls_token", "pos_embed": "embeddings.position_embeddings"}.get(name, name)] = one
-    return found
+    return _pooled(found)
 
 
 def _third(one: Stored, i: int) -> Stored:
@@ -180,6 +214,7 @@ GOOGLE = {
     "cls": "embeddings.cls_token",
     "Transformer/posembed_input/pos_embedding": "embeddings.position_embeddings",
     "Transformer/encoder_norm": "layernorm",
+    "pre_logits": "pooler.dense",
     "head": "classifier",
     "LayerNorm_0": "layernorm_before",
     "LayerNorm_2": "layernorm_after",
@@ -208,11 +243,14 @@ def _from_google(weights: Weights) -> Weights:
         before = f"encoder.layer.{block[1]}." if block else ""
         suffix = "bias" if last == "bias" else "weight"
         found[f"{before}{GOOGLE[inner]}.{suffix}"] = _turned(one, inner, last)
-    return found
+    return _pooled(found)
 
 
 def _turned(one: Stored, module: str, last: str) -> Stored:
     tensor = one.read()
+    axes = {"embedding": 4}.get(module, 3 if "DotProduct" in module else 2)
+    if last == "kernel" and tensor.dim() != axes:
+        raise UserError(f"the kernel of {module} has {tensor.dim()} axes, not {axes}: it is not as google-research keeps a ViT; copy the file again")
     if last == "kernel" and module == "embedding":
         tensor = tensor.permute(3, 2, 0, 1)  # (P, P, C, D) -> (D, C, P, P)
     elif last == "kernel" and module.endswith("/out"):
@@ -225,14 +263,14 @@ def _turned(one: Stored, module: str, last: str) -> Stored:
 
 
 def _google_config(weights: Weights) -> dict[str, Any]:
-    """The shape of a google-research .npz, which has no config: all of it can be read off the weights."""
+    """The shape of a google-research .npz, which has no config: all of it can be read off the weights. Pictures are prepared as its code does."""
     side, _, channels, _ = weights["embedding/kernel"].shape
     width, heads, _ = weights["Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel"].shape
-    patches = weights["Transformer/posembed_input/pos_embedding"].shape[1] - 1
+    size = round((weights["Transformer/posembed_input/pos_embedding"].shape[1] - 1) ** 0.5) * side
+    half = [0.5] * channels
     return {
         "model_type": "vit",
-        "architectures": ["ViTForImageClassification" if "head/kernel" in weights else "ViTModel"],
-        "image_size": round(patches**0.5) * side,
+        "image_size": size,
         "patch_size": side,
         "num_channels": channels,
         "hidden_size": width,
@@ -240,4 +278,5 @@ def _google_config(weights: Weights) -> dict[str, Any]:
         "num_attention_heads": heads,
         "intermediate_size": weights["Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"].shape[1],
         "layer_norm_eps": EPSILON,
+        "pretrained_cfg": {"input_size": [channels, size, size], "mean": half, "std": half, "crop_mode": "squash", "crop_pct": 1.0},
     }
