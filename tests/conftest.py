@@ -20,6 +20,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="full counts, for `make evidence`")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
+    for item in items:
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="no GPU here"))
+
+
 @pytest.fixture(scope="session")
 def full(request: pytest.FixtureRequest) -> bool:
     """Whether to take full counts, or the small ones of `make test`."""

@@ -261,7 +261,6 @@ def test_mistakes(ran: Any, homes: dict[str, str], pictures: Path, tmp_path: Pat
     assert sorted(place.iterdir()) == before, "nothing is left behind"
 
 
-@pytest.mark.xfail(reason="infer/predictor.py still lets these through as tracebacks", strict=False)
 @pytest.mark.parametrize(
     "words",
     [["predict", "{pictures}", "a\tb"], ["embed", "{bare}", "x", "--device", "tpu"], ["embed", "{bare}", "x", "--device", "cuda:99"]],

@@ -24,7 +24,7 @@ def find(package: str, name: str, kind: type[T]) -> type[T]:
     """The class of that kind in the file of that name."""
     known = names(package)
     if name not in known:
-        raise UserError(f"no {package.rsplit('.', 1)[1]} is called {name!r}{near(name, known)}")
+        raise UserError(f"none of the {package.rsplit('.', 1)[1]} is called {name!r}{near(name, known)}")
     module = importlib.import_module(f"{package}.{name}")
     classes = [c for c in vars(module).values() if inspect.isclass(c) and issubclass(c, kind) and not inspect.isabstract(c) and c.__module__ == module.__name__]
     if len(classes) != 1:

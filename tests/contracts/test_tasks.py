@@ -90,13 +90,16 @@ from unmask.tasks.base import Answer, Task
 class Loudness(Answer):
     letters: int
 
+    def __str__(self):
+        return "!" * self.letters
+
 
 class Shout(Task):
     head = ""
     over = "texts"
     pairs = False
 
-    def read(self, model, rows, batch):
+    def outputs(self, model, rows, batch):
         return batch.layout.first(rows)
 
     def decode(self, given, windows, outputs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import warnings
 from collections.abc import Sequence
 from functools import cache
@@ -487,3 +488,17 @@ def test_too_small_a_length_for_a_pair(options: dict[str, Any], pieces: list[str
     ours = Tokenizer.load(folder_of(tmp_path / "tok", pieces))
     with pytest.raises(UserError, match=r"\d"):
         ours.encode([("the cat sat on the mat", "and the dog ran")], **options)
+
+
+def test_two_long_texts_take_no_memory_for_their_rest(minilm: Path) -> None:
+    """Rust would keep every window of one with every window of the other: 2 GB for these."""
+    tokenizer = Tokenizer.load(minilm)
+    first, second = ("unbelievable riverbanks, " * 10_000), ("고양이가 잔다 " * 10_000)
+    resource_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (cut,) = tokenizer.encode([(first, second)], length=128)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - resource_before < 300_000, "kilobytes"
+    whole = [one.ids[1:-1] for one in tokenizer.encode([first, second])]
+    assert cut.ids == [101, *whole[0][:62], 102, *whole[1][:63], 102]
+    short = tokenizer.encode([("a cat", second), (first, "a cat")], length=128)
+    assert short[0].ids == [101, *tokenizer.encode(["a cat"])[0].ids[1:-1], 102, *whole[1][:123], 102]
+    assert short[1].ids == [101, *whole[0][:123], 102, *tokenizer.encode(["a cat"])[0].ids[1:-1], 102]

@@ -176,7 +176,7 @@ class Predictor:
         chunks = _batched(self._checked(inputs, asked.pairs), CHUNK)
         cut = ((chunk, asked.windows(cast(Sequence[str | tuple[str, str]], chunk))) for chunk in chunks)
         for chunk, windows in ahead(cut) if self.overlap else cut:
-            outputs = self._run(windows, lambda batch: asked.read(self.model, self.model(batch.inputs, batch.layout), batch), asked.rows)
+            outputs = self._run(windows, lambda batch: asked.outputs(self.model, self.model(batch.inputs, batch.layout), batch), asked.rows)
             owners = itertools.groupby(zip(windows, outputs, strict=True), key=lambda pair: pair[0].owner)
             for owner, group in owners:
                 parts, found = zip(*group, strict=True)
@@ -225,7 +225,7 @@ class Predictor:
     def _pictures(self, asked: Task, inputs: Any) -> Iterator[Any]:
         for some in _batched(self._checked(inputs, asked.pairs), IMAGES):
             batch = self._stack(some)
-            values = asked.read(self.model, self.model(batch.inputs, batch.layout), batch).float().cpu().numpy()
+            values = asked.outputs(self.model, self.model(batch.inputs, batch.layout), batch).float().cpu().numpy()
             for given, row in zip(some, values, strict=True):
                 yield asked.decode(given, [], [row])
 

@@ -20,10 +20,6 @@ from unmask.errors import UserError
 from unmask.model import families, store
 from unmask.model.model import parameters
 from unmask.tasks import tasks
-from unmask.tasks.classify import Class, Classes, Number
-from unmask.tasks.fill import Filled
-from unmask.tasks.next import Follows
-from unmask.tasks.spans import Span
 
 Ask = Callable[[Iterable[Given]], Iterator[Any]]
 EVERY = 5.0  # seconds between two lines of progress
@@ -164,20 +160,4 @@ def _short(given: Given, width: int = 60) -> str:
 
 
 def _said(answer: Any) -> str:
-    """An answer in a cell of a table."""
-    match answer:
-        case Filled():
-            return "\n".join("  ".join(f"{g.piece} {g.score:.3f}" for g in mask) for mask in answer.masks)
-        case Class():
-            return f"{answer.label} {answer.score:.3f}"
-        case Classes():
-            return ", ".join(f"{label} {answer.scores[label]:.3f}" for label in answer.labels) or "none"
-        case Number():
-            return f"{answer.value:.4f}"
-        case Follows():
-            return f"{'follows' if answer.follows else 'does not follow'} ({answer.score:.3f})"
-        case Span():
-            return f"{answer.text} {answer.score:.3f}" if answer.text else f"no answer {answer.score:.3f}"
-        case list():
-            return "\n".join(f"{one.label}: {one.text} [{one.start}:{one.end}] {one.score:.3f}" for one in answer) or "none"
-    return str(answer)
+    return "\n".join(map(str, answer)) or "none" if isinstance(answer, list) else str(answer)

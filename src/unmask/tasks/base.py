@@ -24,8 +24,11 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a user is given."""
+class Answer(ABC):
+    """What a user is given: `str` of it is a line for a person, `json` the whole for a machine."""
+
+    @abstractmethod
+    def __str__(self) -> str: ...
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
@@ -74,12 +77,12 @@ class Task(ABC):
         """One window an input, cut to the model's length; tasks that must read all of a text cut several."""
         return [Window(encoding, i) for i, encoding in enumerate(self.pieces.encode(inputs, length=self.card.length))]
 
-    def read(self, model: Model, rows: Tensor, batch: Batch) -> Tensor:
+    def outputs(self, model: Model, rows: Tensor, batch: Batch) -> Tensor:
         """From the encoder's rows to what `decode` wants, still on the device."""
         return model.read(self.head, rows, batch.layout)
 
     def rows(self, window: Window) -> int:
-        """How many rows of what `read` gives are this window's."""
+        """How many rows of what `outputs` gives are this window's."""
         return 1 if self.over == "texts" else len(window.encoding)
 
     @abstractmethod

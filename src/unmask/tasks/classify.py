@@ -16,6 +16,9 @@ class Class(Answer):
     score: float
     scores: Mapping[str, float]  # of every label, the best first
 
+    def __str__(self) -> str:
+        return f"{self.label} {self.score:.3f}"
+
 
 @dataclass(frozen=True)
 class Classes(Answer):
@@ -24,10 +27,16 @@ class Classes(Answer):
     labels: tuple[str, ...]
     scores: Mapping[str, float]
 
+    def __str__(self) -> str:
+        return ", ".join(f"{label} {self.scores[label]:.3f}" for label in self.labels) or "none"
+
 
 @dataclass(frozen=True)
 class Number(Answer):
     value: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.4f}"
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,9 @@ class Numbers(Answer):
     """Where the model was trained on several numbers at once."""
 
     values: Mapping[str, float]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{label} {value:.4f}" for label, value in self.values.items())
 
 
 class Classify(Task):

@@ -29,7 +29,7 @@ class Embed(Task):
             raise UserError(f"the prompt takes {self.taken} of the model's {self.card.length} pieces and leaves no room for a text; use a shorter one")
         return super().windows([self.prompt + str(text) for text in inputs])
 
-    def read(self, model: Model, rows: Tensor, batch: Batch) -> Tensor:
+    def outputs(self, model: Model, rows: Tensor, batch: Batch) -> Tensor:
         if "pixels" in batch.inputs:
             pooled = batch.layout.first(rows).float()
         else:

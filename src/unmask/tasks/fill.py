@@ -34,6 +34,9 @@ class Filled(Answer):
     text: str
     masks: tuple[tuple[Guess, ...], ...]
 
+    def __str__(self) -> str:
+        return "\n".join("  ".join(f"{guess.piece} {guess.score:.3f}" for guess in mask) for mask in self.masks)
+
 
 class Fill(Task):
     """`top` is how many guesses a mask gets."""
@@ -55,7 +58,7 @@ class Fill(Task):
                 raise UserError(f"{there - read} {mask} of {quote(given)} stand beyond the model's {self.card.length} pieces; shorten the text")
         return [Window(encoding, i) for i, encoding in enumerate(encodings)]
 
-    def read(self, model: Model, rows: Tensor, batch: Batch) -> Tensor:
+    def outputs(self, model: Model, rows: Tensor, batch: Batch) -> Tensor:
         """(masks, top, 2): the likeliest pieces' probabilities and ids (float32 holds every id below 2^24).
 
         The word head is the widest layer there is: it runs on the masked rows alone, and only what is asked for leaves the device.

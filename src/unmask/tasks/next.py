@@ -13,6 +13,9 @@ class Follows(Answer):
     follows: bool
     score: float  # the probability that it does
 
+    def __str__(self) -> str:
+        return f"{'follows' if self.follows else 'does not follow'} ({self.score:.3f})"
+
 
 class Next(Task):
     head = "next"

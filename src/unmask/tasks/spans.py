@@ -26,6 +26,9 @@ class Span(Answer):
     end: int
     score: float
 
+    def __str__(self) -> str:
+        return f"{self.text or 'no answer'} {self.score:.3f}"
+
 
 class Spans(Task):
     """`longest` is how many pieces an answer may have; `none`, whether there may be no answer (None: where the folder has a threshold for it)."""

@@ -20,6 +20,9 @@ class Entity(Answer):
     text: str
     score: float
 
+    def __str__(self) -> str:
+        return f"{self.label}: {self.text} [{self.start}:{self.end}] {self.score:.3f}"
+
 
 @dataclass(frozen=True)
 class Word:

@@ -23,6 +23,7 @@ from unmask.errors import UserError
 Text = str | tuple[str, str]
 
 SPECIAL = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
+LONGER = 200  # pieces; no word has as many
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -153,12 +154,26 @@ class Tokenizer:
                 self.rust.no_truncation()
             else:
                 self._room(length, stride, cut, any(not isinstance(text, str) for text in clean))
+                if cut == "longest_first" and not stride:
+                    clean = [text if isinstance(text, str) else self._heads(*text, length) for text in clean]
                 self.rust.enable_truncation(length, stride=stride, strategy=cut)
             run = self.rust.encode_batch if offsets else self.rust.encode_batch_fast
             try:
                 return run(clean)
             except Exception as error:  # bare, where one text of a pair alone is too long
                 raise UserError(f"a length of {length} pieces leaves no room for the text that is to be cut ({error}); ask for more") from None
+
+    def _heads(self, first: str, second: str, length: int) -> tuple[str, str]:
+        """As much of two long texts as `length` pieces need: Rust would keep every window of one with every window of the other.
+
+        The longer one stays the longer, because the odd piece is its.
+        """
+        if len(first) <= length + LONGER and len(second) <= length + LONGER:
+            return first, second
+        self.rust.no_truncation()
+        one, two = self.rust.encode_batch([first, second], add_special_tokens=False)
+        longer = len(one) > len(two)
+        return _head(first, one, length + LONGER * longer), _head(second, two, length + LONGER * (not longer))
 
     def _room(self, length: int, stride: int, cut: str, pairs: bool) -> None:
         special, parts = self.rust.num_special_tokens_to_add(pairs), 2 if pairs and cut == "longest_first" else 1
@@ -177,6 +192,17 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     if lines and lines[-1] == "":
         lines.pop()
     return {piece: number for number, piece in enumerate(lines)}  # of a piece named twice the later line counts, as everywhere
+
+
+def _head(text: str, encoding: Encoding, pieces: int) -> str:
+    """The text up to the end of the word that holds that piece."""
+    if len(encoding) <= pieces:
+        return text
+    words = encoding.word_ids
+    last = pieces - 1
+    while last + 1 < len(words) and words[last + 1] == words[last]:
+        last += 1
+    return text[: encoding.offsets[last][1]]
 
 
 def _clean(text: Text) -> Text:
