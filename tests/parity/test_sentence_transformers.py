@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +272,20 @@ def test_a_folder_that_they_saved(modes: tuple[str, ...], normalise: bool, tmp_p
         same(ours, model, prompt)
     ours.save(tmp_path / "ours")
     same(ours, of(tmp_path / "ours"))
+
+
+def test_an_old_folder_keeps_its_transformer_in_a_folder(minilm: Path, tmp_path: Path) -> None:
+    """As sentence-transformers wrote them until 2021."""
+    home, trunk = tmp_path / "old", tmp_path / "old" / "0_Transformer"
+    shutil.copytree(minilm, trunk, ignore=shutil.ignore_patterns("1_Pooling", "modules.json", "config_sentence_transformers.json", "*.md"))
+    shutil.copytree(minilm / "1_Pooling", home / "1_Pooling")
+    modules = json.loads((minilm / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (home / "modules.json").write_text(json.dumps(modules))
+    texts = sentences(20)
+    expected = SentenceTransformer(str(home), device="cpu").encode(texts)
+    model = unmask.load(home)
+    assert model.card.length == 256
+    assert np.abs(model.embed(texts) - expected).max() <= 1e-5
+    model.save(tmp_path / "new")
+    assert np.abs(SentenceTransformer(str(tmp_path / "new"), device="cpu").encode(texts) - expected).max() <= 1e-5

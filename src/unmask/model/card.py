@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any
 
+from unmask.config import fitted
 from unmask.errors import UserError, near
 from unmask.model.folder import inside, read_json, read_list
 from unmask.model.heads import POOLINGS
-
-T = TypeVar("T")
 
 LEGACY_POOLINGS = {
     "pooling_mode_cls_token": "cls",
@@ -64,18 +63,19 @@ class Card:
         return {name: value for name, value in asdict(self).items() if value != plain[name]}
 
 
-def read_card(folder: Path, config: Mapping[str, Any]) -> Card:
-    card = _from_config(folder / "config.json", config)
-    if (folder / "tokenizer_config.json").is_file():
-        limit = read_json(folder / "tokenizer_config.json").get("model_max_length")
+def read_card(folder: Path, trunk: Path, config: Mapping[str, Any]) -> Card:
+    """`trunk` is where config.json lies: the folder itself, or in an old one of sentence-transformers a folder in it."""
+    card = _from_config(trunk / "config.json", config)
+    if (trunk / "tokenizer_config.json").is_file():
+        limit = read_json(trunk / "tokenizer_config.json").get("model_max_length")
         if isinstance(limit, int) and 0 < limit < 10**9:  # the usual "no limit" is 10**30
             card = replace(card, length=limit)
     if (folder / "preprocessor_config.json").is_file():
         card = replace(card, image=_image(folder / "preprocessor_config.json", card.image or Image()))
     if (folder / "modules.json").is_file():
-        card = _sentences(folder, card)
+        card = _sentences(folder, trunk, card)
     if (folder / "task.json").is_file():
-        card = _set(card, folder / "task.json", read_json(folder / "task.json"))
+        card = fitted(card, folder / "task.json", read_json(folder / "task.json"))
     _sound(card, folder)
     return card
 
@@ -121,7 +121,7 @@ def _apart(labels: list[str]) -> tuple[str, ...]:
     return tuple(f"{label} ({i})" if label in labels[:i] else label for i, label in enumerate(labels))
 
 
-def _sentences(folder: Path, card: Card) -> Card:
+def _sentences(folder: Path, trunk: Path, card: Card) -> Card:
     """sentence-transformers: the modules in their order, each one that we know."""
     for module in read_list(folder / "modules.json"):
         kind = str(module.get("type", "")).rsplit(".", 1)[-1]
@@ -130,19 +130,19 @@ def _sentences(folder: Path, card: Card) -> Card:
             settings = read_json(path)
             modes = settings.get("pooling_mode") or [mode for key, mode in LEGACY_POOLINGS.items() if settings.get(key)] or "mean"
             modes = [modes] if isinstance(modes, str) else modes
-            card = _set(card, path, {"pooling": modes, "include_prompt": settings.get("include_prompt", True)})
+            card = fitted(card, path, {"pooling": modes, "include_prompt": settings.get("include_prompt", True)})
         elif kind == "Normalize":
             card = replace(card, normalise=True)
         elif kind != "Transformer":
             raise UserError(f"{folder / 'modules.json'} asks for a {kind} module, which is not known here; known: Transformer, Pooling, Normalize")
-    path = folder / "sentence_bert_config.json"
+    path = trunk / "sentence_bert_config.json"
     if path.is_file():
         settings = read_json(path)
-        card = _set(card, path, {"length": settings.get("max_seq_length") or card.length, "lowercase": bool(settings.get("do_lower_case"))})
+        card = fitted(card, path, {"length": settings.get("max_seq_length") or card.length, "lowercase": bool(settings.get("do_lower_case"))})
     path = folder / "config_sentence_transformers.json"
     if path.is_file():
         settings = read_json(path)
-        card = _set(card, path, {"prompts": settings.get("prompts") or {}, "prompt": settings.get("default_prompt_name")})
+        card = fitted(card, path, {"prompts": settings.get("prompts") or {}, "prompt": settings.get("default_prompt_name")})
     return card
 
 
@@ -162,7 +162,7 @@ def _image(path: Path, image: Image) -> Image:
         raise UserError(f"{path} resizes both sides and then crops, which is not known here; only {{'shortest_edge'}} is followed by a crop")
     plain = settings.get("do_normalize") is False
     mean, std = settings.get("image_mean") or image.mean, settings.get("image_std") or image.std
-    found = _set(image, path, {"mean": mean, "std": std, "resample": settings.get("resample", image.resample), "shorter": shorter})
+    found = fitted(image, path, {"mean": mean, "std": std, "resample": settings.get("resample", image.resample), "shorter": shorter})
     found = replace(found, size=_sides(path, cropped if shorter else size), channels=len(found.mean))
     return replace(found, mean=(0.0,) * found.channels, std=(1.0,) * found.channels) if plain else found
 
@@ -170,7 +170,7 @@ def _image(path: Path, image: Image) -> Image:
 def _sides(path: Path, size: Any) -> tuple[int, int]:
     if isinstance(size, dict):
         size = [size.get("height", size.get("shortest_edge")), size.get("width", size.get("shortest_edge"))]
-    return _set(Image(), path, {"size": [size, size] if isinstance(size, int) else size}).size
+    return fitted(Image(), path, {"size": [size, size] if isinstance(size, int) else size}).size
 
 
 def _timm_image(path: Path, settings: Mapping[str, Any]) -> Image:
@@ -180,7 +180,7 @@ def _timm_image(path: Path, settings: Mapping[str, Any]) -> Image:
     if name not in RESAMPLE:
         raise UserError(f"{path} resizes pictures by {name!r}{near(str(name), RESAMPLE)}")
     fields = {"size": shape[1:], "channels": shape[0], "mean": settings.get("mean", [0.5] * 3), "std": settings.get("std", [0.5] * 3)}
-    image = _set(Image(resample=RESAMPLE[name]), path, fields)
+    image = fitted(Image(resample=RESAMPLE[name]), path, fields)
     part = settings.get("crop_pct") or 0.875  # timm's own where nothing is said
     if type(part) not in (int, float) or not 0 < part <= 1:
         raise UserError(f"{path} says crop_pct is {part!r}, it should be a number from 0 to 1; copy it again from where it came")
@@ -205,52 +205,6 @@ def _image_json(image: Image) -> dict[str, Any]:
         "image_mean": list(image.mean),
         "image_std": list(image.std),
     }
-
-
-# ---- what a file says, held against the types above
-
-
-def _set(thing: T, path: Path, found: Mapping[str, Any]) -> T:
-    """The dataclass with these fields set to what a file says of them, each of its type."""
-    hints = get_type_hints(type(thing))
-    fields: dict[str, Any] = {}
-    for name, value in found.items():
-        if name not in hints:
-            raise UserError(f"{path} has a field {name!r} that is not known{near(name, hints)}")
-        try:
-            fields[name] = _fit(value, hints[name], path)
-        except ValueError:
-            raise UserError(f"{path} says {name} is {json.dumps(value)[:60]}; it should be {_wanted(hints[name])}") from None
-    return replace(thing, **fields)  # type: ignore[type-var]
-
-
-def _fit(value: Any, hint: Any, path: Path) -> Any:
-    """A value out of JSON as a field's type has it; ValueError where it is of another."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if type(None) in inner:
-        return None if value is None else _fit(value, inner[0], path)
-    if origin is tuple and isinstance(value, list | tuple) and (inner[-1] is ... or len(value) == len(inner)):
-        return tuple(_fit(one, inner[0], path) for one in value)
-    if origin is Mapping and isinstance(value, dict):
-        return {name: _fit(one, inner[1], path) for name, one in value.items()}
-    if is_dataclass(hint) and isinstance(value, dict):
-        return _set(hint(), path, value)  # type: ignore[operator]
-    if hint is float and type(value) in (int, float) and math.isfinite(value):
-        return float(value)
-    if type(value) is hint:
-        return value
-    raise ValueError
-
-
-def _wanted(hint: Any) -> str:
-    origin, inner = get_origin(hint), get_args(hint)
-    if type(None) in inner:
-        return f"{_wanted(inner[0])}, or null"
-    if origin is tuple:
-        return f"a list {'' if inner[-1] is ... else f'of {len(inner)} '}({_wanted(inner[0])} each)"
-    if origin is Mapping:
-        return f"an object ({_wanted(inner[1])} each)"
-    return {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}.get(hint, "an object")
 
 
 def _sound(card: Card, folder: Path) -> None:

@@ -1,0 +1,163 @@
+"""Names in files meet names here: every tensor of a file finds its parameter, or is named in an error."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from unmask.errors import UserError
+from unmask.model.families import family
+from unmask.model.families.base import Family
+from unmask.model.folder import Stored, Weights
+from unmask.model.model import Model, initialise
+
+
+def named(kind: Family, weights: Weights, where: Path) -> Weights:
+    """One spelling for what files spell in several: a prefix or none, LayerNorm's gamma and beta, buffers."""
+    found: Weights = {}
+    for name, one in kind.foreign({name.removeprefix("module."): one for name, one in weights.items()}).items():
+        plain = name.removeprefix(kind.prefix)
+        plain = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", plain)
+        plain = re.sub(r"(LayerNorm)\.beta$", r"\1.bias", plain)
+        if plain in found:
+            raise UserError(f"{where} holds {plain} twice, under two spellings; which of them counts cannot be known")
+        found[plain] = one
+    return {name: one for name, one in found.items() if not any(fnmatch.fnmatch(name, pattern) for pattern in kind.buffers)}
+
+
+def joined(kind: Family, weights: Weights, tied: bool, where: Path) -> Weights:
+    """Tensors that have a second name, under their first. Where words are not tied the second counts, as in transformers."""
+    found = dict(weights)
+    for second, first in kind.aliases.items():
+        if second not in found:
+            continue
+        other = found.pop(second)
+        if tied and first in found and not torch.equal(found[first].read().float(), other.read().float()):
+            raise UserError(f'{second} in {where} is not {first}, though config.json ties them; set "tie_word_embeddings": false there')
+        found[first] = other
+    return found
+
+
+def fill(model: Model, kind: Family, weights: Weights, *, new: Sequence[str], leave: Sequence[str], where: str, seed: int) -> None:
+    """Give every parameter its numbers; what is missing, unused or of another shape is named."""
+    used: set[str] = set()
+    state: dict[str, Tensor] = {}
+    missing: list[str] = []
+    for ours, parameter in model.named_parameters():
+        theirs = kind.theirs(ours)
+        anew = ours.startswith("heads.") and ours.split(".")[1] in new
+        lost = [name for name in theirs if name not in weights or anew]
+        missing += [ours] if lost else []
+        if not lost:
+            state[ours] = _tensor(theirs, weights, tuple(parameter.shape), where)
+            used |= set(theirs)
+    fresh = _fresh(model, missing, new)
+    lost = [kind.theirs(name)[0] for name in missing if name not in fresh]
+    if lost:
+        raise UserError(f"{where} lacks {listed(lost)}; it is not whole, or config.json describes another model")
+    tied = "heads.words.decoder.weight" not in dict(model.named_parameters()) and "words" in model.heads
+    if tied and kind.theirs("heads.words.decoder.weight")[0] in weights:
+        used.add(_same_as_embedding(kind, weights, where))
+    unused = sorted(name for name in weights if name not in used and not any(fnmatch.fnmatch(name, pattern) for pattern in leave))
+    if unused:
+        raise UserError(f"{where} holds weights that nothing here uses: {listed(unused)}; {_why(kind, unused)}")
+    _put(model, state, fresh, seed)
+
+
+def _why(kind: Family, unused: Sequence[str]) -> str:
+    owners = [head for head in kind.heads if known_by(kind, head) in unused]
+    if len(owners) > 1:
+        classes = [name for name, heads in kind.architectures.items() if set(heads) & set(owners)]
+        return f"they are a head of some kind; say which in config.json, by one of these names in its list of architectures: {', '.join(classes)}"
+    return f"if they may stay behind, say leave={[unused[0]]}"
+
+
+def _tensor(names: Sequence[str], weights: Weights, shape: tuple[int, ...], where: str) -> Tensor:
+    """One of our parameters, read from the file, in float32."""
+    parts = []
+    for name in names:
+        wanted = (shape[0] // len(names), *shape[1:]) if shape else shape
+        _agree(name, weights[name], wanted, where)
+        found = weights[name].read()
+        if not found.is_floating_point():
+            raise UserError(f"{name} in {where} holds {str(found.dtype).removeprefix('torch.')} numbers, not floats; quantised folders are not read here")
+        parts.append(found.float())
+        if not torch.isfinite(parts[-1].sum()) and not torch.isfinite(parts[-1]).all():
+            raise UserError(f"{name} in {where} holds numbers that are not finite (NaN or infinite): its training had failed; use an earlier checkpoint")
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _agree(name: str, one: Stored, wanted: tuple[int, ...], where: str) -> None:
+    if one.shape != wanted:
+        said = [" x ".join(map(str, shape)) or "a single number" for shape in (wanted, one.shape)]
+        raise UserError(f"{name} in {where} is {said[1]}, config.json makes it {said[0]}: they are of two models; copy both from one place")
+
+
+def _fresh(model: Model, missing: Sequence[str], new: Sequence[str]) -> set[str]:
+    """The missing parameters that may start anew: a new head's, and its pooler's."""
+    heads = {name.split(".")[1] for name in missing if name.startswith("heads.") and name.split(".")[1] in new}
+    fresh = {name for name in missing if name.startswith("heads.") and name.split(".")[1] in heads}
+    if any(model.heads[head].over == "texts" for head in heads):
+        fresh |= {name for name in missing if name.startswith("pooler.")}
+    return fresh
+
+
+def _same_as_embedding(kind: Family, weights: Weights, where: str) -> str:
+    """A file may hold the tied matrix twice; were they two matrices, one would be lost in silence."""
+    name, words = kind.theirs("heads.words.decoder.weight")[0], kind.theirs("embed.words.weight")[0]
+    if not torch.equal(weights[name].read().float(), weights[words].read().float()):
+        raise UserError(f'{name} in {where} is not the embedding, though config.json ties them; set "tie_word_embeddings": false there')
+    return name
+
+
+def _put(model: Model, state: dict[str, Tensor], fresh: set[str], seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    for head in sorted({".".join(name.split(".")[:2]) if name.startswith("heads.") else "pooler" for name in fresh}):
+        module = model.get_submodule(head)
+        module.to_empty(device="cpu")
+        initialise(module, draw)
+        state |= {f"{head}.{name}": p for name, p in module.named_parameters() if f"{head}.{name}" in fresh}
+    for name, tensor in state.items():
+        owner, _, last = name.rpartition(".")
+        module = model.get_submodule(owner)
+        if isinstance(module, nn.ParameterList):
+            module[int(last)] = nn.Parameter(tensor.detach())
+        else:
+            setattr(module, last, nn.Parameter(tensor.detach()))
+    model.tie()
+
+
+def named_tensors(model: Model) -> dict[str, Tensor]:
+    """Every parameter under the name it has in a file."""
+    kind = family(model.config.family)
+    found: dict[str, Tensor] = {}
+    for ours, tensor in model.named_parameters():
+        theirs = kind.theirs(ours)
+        for name, part in zip(theirs, tensor.chunk(len(theirs)) if len(theirs) > 1 else (tensor,), strict=True):
+            trunk = not ours.startswith("heads.")
+            found[kind.prefix + name if trunk and len(model.heads) else name] = part
+    if not model.config.tied:
+        found |= {second: found[first].clone() for second, first in kind.aliases.items() if first in found}
+    return found
+
+
+def patterns(kind: Family, owner: str) -> list[str]:
+    """What a head's tensors are called in files, or the pooler's."""
+    names = [theirs for ours, theirs in kind.names.items() if ours.removeprefix("heads.").startswith(f"{owner}.")]
+    return [f"{name}*" for name in names if isinstance(name, str)]
+
+
+def known_by(kind: Family, head: str) -> str:
+    """The one tensor by which a head is known, a row a label."""
+    return kind.theirs(f"heads.{head}.decoder.bias" if head == "words" else f"heads.{head}.out.bias")[0]
+
+
+def listed(names: Iterable[str], most: int = 3) -> str:
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
