@@ -41,7 +41,9 @@ def run(out: Path | None = None) -> None:
     if out is not None:
         model.save(out)
         console.print(f"\nThe model is in {out}")
-    folder = out or "MODEL"
+    else:
+        console.print("\nTo try the other commands on this model: unmask demo --out minilm")
+    folder = out or "minilm"
     console.print(f"\nNext: unmask show {folder}; unmask embed {folder} texts.txt --out vectors.npy; unmask --help")
 
 
@@ -67,8 +69,8 @@ def korean(model: Predictor) -> str:
     assert model.tokenizer is not None
     first, *others = model.embed(["고양이가 잔다.", "고양이가 자고 있다.", "주식 시장이 폭락했다."])
     same, other = (float(first @ vector) for vector in others)
-    pieces = model.tokenizer.encode(["고양이가 잔다."])[0].tokens
+    pieces = model.tokenizer.encode(["고양이가 잔다."], offsets=True)[0].tokens[1:-1]
     return (
-        f"Korean: this model was taught English. 고양이가 잔다 becomes {len(pieces)} pieces ({' '.join(pieces[1:6])} ...), single letters of the alphabet, "
-        f"so it tells spellings apart, hardly meanings: {same:.2f} to a sentence that means the same, {other:.2f} to one about stocks."
+        f"Korean: this model was taught English. Of 고양이가 잔다. it reads {' '.join(pieces)}: the first word is unknown, the second falls into letters. "
+        f"So it compares spellings, hardly meanings: {same:.2f} to a sentence that means the same, and {other:.2f} to one about stocks."
     )
