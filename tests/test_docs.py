@@ -89,6 +89,13 @@ def test_blocks_are_in_known_languages() -> None:
     assert not strange
 
 
+def test_nothing_waits_to_be_filled_in() -> None:
+    for path in DOCUMENTS:
+        assert not re.search(
+            r"\b(TODO|FIXME|TBD|[A-Z]+_[A-Z]+)\b", re.sub(r"```.*?```|`[^`]*`|https?://\S+", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        ), path
+
+
 def test_few_blocks_are_tagged() -> None:
     assert sum(bool(block.tags & TAGS) for path in DOCUMENTS for block in blocks(path)) == TAGGED
 

@@ -1,4 +1,4 @@
-"""Frozen dataclasses out of JSON, strictly: a field that is not known, or of another type, is one sentence."""
+"""JSON read strictly, into frozen dataclasses where there is one: a field that is not known, or of another type, is one sentence."""
 
 from __future__ import annotations
 
@@ -55,3 +55,27 @@ def _wanted(hint: Any) -> str:
     if origin is Mapping:
         return f"an object ({_wanted(inner[1])} each)"
     return {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}.get(hint, "an object")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    found = _json(path)
+    if not isinstance(found, dict):
+        raise UserError(f"{path} should hold a JSON object, it holds a {type(found).__name__}; copy it again from where it came")
+    return found
+
+
+def read_list(path: Path) -> list[dict[str, Any]]:
+    """A JSON list of objects, as modules.json is."""
+    found = _json(path)
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        raise UserError(f"{path} should hold a JSON list of objects; copy it again from where it came")
+    return found
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); copy it again from where it came") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error}); copy it again from where it came") from None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Iterable
-from types import ModuleType
 
 
 class UserError(Exception):
@@ -17,11 +15,3 @@ def near(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3)
     return f", did you mean {' or '.join(close)}?" if close else f"; known: {', '.join(names)}"
-
-
-def need(module: str, extra: str) -> ModuleType:
-    """Import what only an extra installs, or say which extra that is."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError:
-        raise UserError(f"this needs the package {module.split('.')[0]}: pip install 'unmask[{extra}]'") from None

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.data.batch import ahead, pack, pad, share, stack
-from unmask.model.layout import Packed, Padded
+from unmask.data.batch import ahead, pack, share, stack
+from unmask.model.layout import Packed
 from unmask.tokenizer import Tokenizer
 
 
@@ -32,17 +32,14 @@ def test_every_sequence_is_in_one_batch_within_the_budget(lengths: list[int], bu
     assert flat == sorted(lengths, reverse=True), "longest first, like beside like"
 
 
-def test_packed_and_padded_hold_the_same_tokens(tokenizer: Tokenizer) -> None:
+def test_packed_tokens_are_those_of_the_texts(tokenizer: Tokenizer) -> None:
     encodings = tokenizer.encode([("a cat", "sleeps"), ("by", "the old window of the house"), ("x", "y")])
-    packed, padded = pack(encodings), pad(encodings, 0)
+    packed = pack(encodings)
     assert isinstance(packed.layout, Packed)
-    assert isinstance(padded.layout, Padded)
-    for name, tensor in packed.inputs.items():
-        assert torch.equal(padded.layout.tokens(padded.inputs[name]), tensor), name
     assert packed.inputs["tokens"].tolist() == [number for encoding in encodings for number in encoding.ids]
     assert packed.inputs["segments"].tolist() == [number for encoding in encodings for number in encoding.type_ids]
     assert packed.inputs["positions"].tolist() == [i for encoding in encodings for i in range(len(encoding))]
-    assert packed.layout.lengths.tolist() == padded.layout.lengths.tolist() == [len(encoding) for encoding in encodings]
+    assert packed.layout.lengths.tolist() == [len(encoding) for encoding in encodings]
 
 
 def test_single_texts_carry_no_segments(tokenizer: Tokenizer) -> None:

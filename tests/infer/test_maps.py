@@ -15,7 +15,7 @@ def made() -> Maps:
     weights[1, 2, 4] = (0.05, 0.8, 0.05, 0.05, 0.03, 0.02)  # layer 2, head 3: `it` looks at 고양이
     weights[0, 1, 4] = (0.99, 0.002, 0.002, 0.002, 0.002, 0.002)  # at [CLS], which is no news
     weights[0, 0, 4] = (0.0, 0.0, 0.0, 0.95, 0.05, 0.0)  # at its neighbour, neither
-    return Maps(PIECES, weights)
+    return Maps(PIECES, tuple(piece.startswith("[") for piece in PIECES), weights)
 
 
 def test_the_sharpest_head_looks_at_another_word() -> None:

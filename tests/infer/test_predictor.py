@@ -20,8 +20,7 @@ from conftest import WORDS, sentences
 from models import THREE, Case, make, make_varied
 from unmask.data.images import pixels
 from unmask.errors import UserError
-from unmask.infer import predictor
-from unmask.infer.predictor import CHUNK, Predictor
+from unmask.infer.predictor import Predictor
 
 ARCHITECTURES = {
     "fill": "BertForMaskedLM",
@@ -91,7 +90,7 @@ def test_more_than_a_chunk_with_many_alike(task: str, tmp_path: Path, vocabulary
     distinct = sentences(50, longest=30, seed=1)
     alone = {text: model.ask(task, text) for text in distinct}
     many = random.Random(2).choices(distinct, k=3_000)
-    assert len(many) > CHUNK
+    assert len(many) > model.chunk
     found = model.ask(task, many)
     assert len(found) == 3_000
     assert all(same(answer, alone[text]) for text, answer in zip(many, found, strict=True))
@@ -106,11 +105,11 @@ def test_nothing_gives_nothing(task: str, tmp_path: Path, vocabulary: list[str])
         assert model.embed([]).shape == (0, 48)
 
 
-def test_a_stream_takes_what_it_needs(tmp_path: Path, vocabulary: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten answers of an endless generator: one chunk is read, and the second only when the first is used up."""
-    monkeypatch.setattr(predictor, "CHUNK", 64)
+def test_a_stream_takes_what_it_needs(tmp_path: Path, vocabulary: list[str]) -> None:
+    """Ten answers of an endless generator: a chunk is read only when the one before is used up."""
     loaded("embed", tmp_path, vocabulary)
     model = unmask.load(tmp_path, device="cpu")  # a GPU has the next chunk cut while it computes
+    model.chunk = 64
     taken = 0
 
     def endless() -> Iterator[str]:
@@ -122,11 +121,11 @@ def test_a_stream_takes_what_it_needs(tmp_path: Path, vocabulary: list[str], mon
     answers = model.stream("embed", endless())
     assert taken == 0
     first = list(itertools.islice(answers, 10))
-    assert taken == 64
-    list(itertools.islice(answers, 54))
-    assert taken == 64
+    assert taken == 1 + 4 + 16
+    list(itertools.islice(answers, 75))
+    assert taken == 1 + 4 + 16 + 64
     assert next(answers) is not None
-    assert taken == 128
+    assert taken == 1 + 4 + 16 + 64 + 64
     assert same(first[0], first[7])
 
 
@@ -353,3 +352,48 @@ def test_saving_from_bf16_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     unmask.load(tmp_path / "in").save(tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "bert"
+
+
+# ---- what a GPU does, done here
+
+
+def test_cutting_ahead_changes_nothing(tmp_path: Path, vocabulary: list[str]) -> None:
+    """On a GPU the next texts are cut in a thread while these are computed, in larger chunks and batches."""
+    for task in ("embed", "tagging"):
+        model = loaded(task, tmp_path, vocabulary)
+        texts = sentences(300, longest=30, seed=3)
+        plain = model.ask(task, texts)
+        model.overlap, model.budget, model.chunk = True, 65_536, 100
+        assert all(same(one, two) for one, two in zip(model.ask(task, iter(texts)), plain, strict=True))
+        with pytest.raises(UserError, match="input 250 is of type int"):
+            list(model.stream(task, [*texts[:249], 7]))
+
+
+def test_the_first_of_a_slow_stream_is_answered_at_once(tmp_path: Path, vocabulary: list[str]) -> None:
+    model, taken = loaded("embed", tmp_path, vocabulary), 0
+
+    def slow() -> Iterator[str]:
+        nonlocal taken
+        for text in sentences(100):
+            taken += 1
+            yield text
+
+    answers = model.stream("embed", slow())
+    next(answers)
+    assert taken == 1
+    next(answers)
+    assert taken == 5
+
+
+def test_a_pair_needs_segments(tmp_path: Path) -> None:
+    make(Case("bert", "BertForSequenceClassification", ("classify",), {"type_vocab_size": 1}), tmp_path)
+    model = unmask.load(tmp_path)
+    assert model.classify("a b c").score > 0
+    with pytest.raises(UserError, match="this model tells 1 segments apart, and a pair has 2; give it single texts"):
+        model.classify(("a b", "c"))
+
+
+def test_a_multiple_choice_folder_says_what_it_has(tmp_path: Path) -> None:
+    make(Case("bert", "BertForMultipleChoice", ("choice",)), tmp_path)
+    with pytest.raises(UserError, match="only choice, which no task reads yet"):
+        _ = unmask.load(tmp_path).task

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unmask.model.heads import POOLINGS, First, Linear, Pooler, Words, pool
+from unmask.model.heads import POOLINGS, Linear, Pooler, Words, pool
 from unmask.model.layout import Layout, Packed, Padded
 
 WIDTH = 6
@@ -97,21 +97,24 @@ def test_pooling_is_computed_in_float32(mode: str) -> None:
 
 
 @pytest.mark.parametrize("lay", [packed, padded])
-def test_pooler_and_first(lay: object) -> None:
+def test_pooler(lay: object) -> None:
     rows = made(LENGTHS)
     x, layout, _ = lay(rows)  # type: ignore[operator]
     pooler = Pooler(WIDTH)
     firsts = torch.stack([row[0] for row in rows])
-    assert torch.equal(First()(x, layout), firsts)
     assert (pooler(x, layout) - torch.tanh(firsts @ pooler.dense.weight.T + pooler.dense.bias)).abs().max() < 1e-6
 
 
 @torch.no_grad()
-def test_linear_drops_in_training_only() -> None:
-    head, x = Linear(WIDTH, 4, "texts", dropout=1.0), torch.randn(5, WIDTH)
-    assert head.over == "texts"
-    assert torch.equal(head.eval()(x), x @ head.out.weight.T + head.out.bias) or (head(x) - (x @ head.out.weight.T + head.out.bias)).abs().max() < 1e-6
-    assert torch.equal(head.train()(x), head.out.bias.expand(5, -1))
+@pytest.mark.parametrize("lay", [packed, padded])
+def test_linear_reads_what_it_says_and_drops_in_training_only(lay: object) -> None:
+    rows = made(LENGTHS)
+    x, layout, _ = lay(rows)  # type: ignore[operator]
+    firsts = torch.stack([row[0] for row in rows])
+    for over, put, read in (("texts", x, firsts), ("pooled", firsts, firsts), ("tokens", x, x)):
+        head = Linear(WIDTH, 4, over, dropout=1.0)  # type: ignore[arg-type]
+        assert (head.eval()(put, layout) - (read @ head.out.weight.T + head.out.bias)).abs().max() < 1e-6
+        assert torch.equal(head.train()(put, layout), head.out.bias.expand(*read.shape[:-1], 4))
 
 
 @torch.no_grad()
@@ -123,5 +126,5 @@ def test_words_head_by_hand() -> None:
     inner = x @ head.dense.weight.T + head.dense.bias
     inner = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
     inner = (inner - inner.mean(-1, keepdim=True)) / inner.var(-1, keepdim=True, unbiased=False).sqrt() * head.norm.weight + head.norm.bias
-    assert (head(x) - (inner @ head.decoder.weight.T + head.decoder.bias)).abs().max() < 1e-4
+    assert (head(x, Padded(1, 5)) - (inner @ head.decoder.weight.T + head.decoder.bias)).abs().max() < 1e-4
     assert head.over == "tokens"

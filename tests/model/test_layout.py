@@ -208,7 +208,7 @@ def test_reductions_are_those_of_each_sequence(lengths: list[int], extra: int) -
     given = Given(lengths, width=max(lengths) + extra)
     rows = given.rows(4)
     expected = {
-        "first": torch.stack([row[0] for row in rows]),
+        "at": torch.stack([row[0] for row in rows]),
         "last": torch.stack([row[-1] for row in rows]),
         "sum": torch.stack([row.sum(0) for row in rows]),
         "max": torch.stack([row.amax(0) for row in rows]),
@@ -221,9 +221,11 @@ def test_reductions_are_those_of_each_sequence(lengths: list[int], extra: int) -
             for name, one in expected.items():
                 assert torch.allclose(getattr(both, name)(x), one, rtol=0, atol=1e-12), (type(both).__name__, name)
             assert all(torch.equal(one, two) for one, two in zip(both.split(x), rows, strict=True))
+            if min(lengths) > 1:
+                assert torch.equal(both.at(x, 1), torch.stack([row[1] for row in rows]))
 
 
-@pytest.mark.parametrize("name", ["first", "last", "sum", "max"])
+@pytest.mark.parametrize("name", ["at", "last", "sum", "max"])
 def test_gradients_of_reductions(name: str) -> None:
     given = Given(MIXED, width=15)
     back = torch.randn(len(MIXED), 4, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
@@ -242,7 +244,7 @@ def test_full_rows_reduce_without_a_mask() -> None:
     x = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
     bare, masked = Padded(3, 5), Padded(3, 5, torch.ones(3, 5, dtype=torch.bool))
     assert bare.lengths.tolist() == [5, 5, 5]
-    for name in ("first", "last", "sum", "max", "tokens"):
+    for name in ("at", "last", "sum", "max", "tokens"):
         assert torch.equal(getattr(bare, name)(x), getattr(masked, name)(x)), name
 
 

@@ -191,7 +191,7 @@ def test_weights_that_are_no_floats_are_named(tmp_path: Path, dtype: torch.dtype
 def test_missing_weights_are_named(tmp_path: Path) -> None:
     make(MASKED, tmp_path)
     rewrite(tmp_path, lambda state: {name: tensor for name, tensor in state.items() if "layer.2" not in name})
-    refused(lambda: store.load(tmp_path), "encoder.layer.2.attention.self.query.weight", "and 9 more", "not whole")
+    refused(lambda: store.load(tmp_path), "encoder.layer.2.attention.self.query.weight", "and 13 more", "not whole")
 
 
 def test_unknown_weights_are_refused_unless_left(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_head_that_the_folder_lacks(tmp_path: Path) -> None:
 def test_a_head_that_config_names_and_the_weights_lack(tmp_path: Path) -> None:
     make(BARE, tmp_path)
     reconfigure(tmp_path, architectures=["BertForSequenceClassification"])
-    refused(lambda: store.load(tmp_path), "classify", "classifier.bias", "heads={'classify': number of labels}")
+    refused(lambda: store.load(tmp_path), "classify", "classifier.weight", "heads={'classify': number of labels}")
     assert store.load(tmp_path, heads={"classify": 3}).model.config.heads == (("classify", 3),)
 
 
@@ -818,3 +818,37 @@ def test_a_model_in_the_hub_s_cache_needs_no_network(tmp_path: Path) -> None:
         (cache / "snapshots" / commit / path.name).symlink_to(f"../../blobs/{i}")
     code = "from unmask.model import store; print(store.load('owner/name').model.config.encoder.width)"
     assert hub(code, HF_HOME=str(tmp_path), HF_ENDPOINT="http://127.0.0.1:9") == (0, "48")
+
+
+# ---- what a folder cannot hold, or no longer says
+
+
+def test_two_heads_of_one_name_are_refused_before_anybody_trains(tmp_path: Path) -> None:
+    make(MASKED, tmp_path)
+    refused(lambda: store.load(tmp_path, heads={"classify": 2, "tag": 3}), "classify", "tag", "ask for one")
+    assert store.load(tmp_path, heads={"tag": 3, "spans": 2}).model.config.heads == (("tag", 3), ("spans", 2))
+
+
+def test_half_precision_is_not_saved_as_float32(tmp_path: Path) -> None:
+    make(MASKED, tmp_path)
+    loaded = store.load(tmp_path)
+    loaded.model.encoder.bfloat16()
+    refused(lambda: store.save(loaded, tmp_path / "out"), "bf16", "precision='float32'")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_longer_so_is_not_written_again(tmp_path: Path) -> None:
+    make(CLASSES, tmp_path)
+    reconfigure(tmp_path, torch_dtype="float16", auto_map={"AutoModel": "evil.Model"}, quantization_config={"bits": 4}, kept="by us")
+    store.save(store.load(tmp_path, heads={"words": 80}), tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert not {"torch_dtype", "auto_map", "quantization_config", "id2label", "label2id", "problem_type"} & set(config)
+    assert config["dtype"] == "float32"
+    assert config["kept"] == "by us"
+
+
+def test_a_pooler_left_over_from_the_trunk_does_no_harm(tmp_path: Path) -> None:
+    """A ViT classifier reads the class token as it is; files made from a whole ViTModel carry its pooler all the same."""
+    make(Case("vit", "ViTForImageClassification", ("classify",), THREE), tmp_path)
+    rewrite(tmp_path, lambda state: state | {"vit.pooler.dense.weight": torch.ones(48, 48), "vit.pooler.dense.bias": torch.ones(48)})
+    assert tuple(store.load(tmp_path).model.heads) == ("classify",)

@@ -445,7 +445,7 @@ def test_a_role_that_a_file_does_not_have(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "tok", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat"])
     rust = Rust.from_str(Tokenizer.load(folder).files()["tokenizer.json"].replace("[MASK]", "[HOLE]"))
     rust.save(str(folder / "tokenizer.json"))
-    with pytest.raises(UserError, match=r"no mask piece \(\[MASK\]\)"):
+    with pytest.raises(UserError, match=r"no mask piece; name it in tokenizer_config\.json as mask_token"):
         Tokenizer.load(folder).special("mask")
 
 
@@ -502,3 +502,44 @@ def test_two_long_texts_take_no_memory_for_their_rest(minilm: Path) -> None:
     short = tokenizer.encode([("a cat", second), (first, "a cat")], length=128)
     assert short[0].ids == [101, *tokenizer.encode(["a cat"])[0].ids[1:-1], 102, *whole[1][:123], 102]
     assert short[1].ids == [101, *whole[0][:123], 102, *tokenizer.encode(["a cat"])[0].ids[1:-1], 102]
+
+
+def test_a_tokenizer_that_is_no_wordpiece_is_saved_as_what_it_is(tmp_path: Path) -> None:
+    """RoBERTa's: pairs of bytes, and other names for the special pieces, which only special_tokens_map.json tells."""
+    from tokenizers import decoders, models, pre_tokenizers, processors
+
+    vocabulary = {name: i for i, name in enumerate(["<s>", "<pad>", "</s>", "<unk>", "a", "b", "\u0120", "\u0120b", "ab", "<mask>"])}
+    rust = Rust(models.BPE(vocabulary, [("\u0120", "b"), ("a", "b")], unk_token="<unk>"))
+    rust.pre_tokenizer, rust.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    rust.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    rust.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    rust.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 512}')
+    tokenizer = Tokenizer.load(tmp_path)
+    assert [tokenizer.special(role) for role in ("cls", "pad", "sep", "unk", "mask")] == [0, 1, 2, 3, 9]
+    assert tokenizer.spelled("\u0120b") == ("b", False)
+    assert tokenizer.spelled("b") == ("b", True)
+    out = tmp_path / "out"
+    out.mkdir()
+    for name, text in tokenizer.files().items():
+        (out / name).write_text(text, encoding="utf-8")
+    assert not (out / "vocab.txt").exists()
+    (out / "config.json").write_text('{"model_type": "roberta"}')
+    theirs = transformers.AutoTokenizer.from_pretrained(out)
+    assert theirs("a b")["input_ids"] == tokenizer.encode(["a b"])[0].ids == [0, 4, 7, 2]
+    assert theirs.mask_token_id == 9
+
+
+def test_pieces_as_they_are_written(minilm: Path) -> None:
+    tokenizer = Tokenizer.load(minilm)
+    assert tokenizer.spelled("##ing") == ("ing", True)
+    assert tokenizer.spelled("ing") == ("ing", False)
+    assert tokenizer.spelled("#") == ("#", False)
+
+
+@pytest.mark.parametrize("settings", ['{"mask_token": 5}', '{"mask_token": {"x": 1}}', '{"do_lower_case": "yes"}', "[1]"])
+def test_settings_of_another_kind(settings: str, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "tok", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat"])
+    (folder / "tokenizer_config.json").write_text(settings)
+    with pytest.raises(UserError, match=r"tokenizer_config\.json"):
+        Tokenizer.load(folder)

@@ -26,7 +26,9 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         if device.type == "cpu":
             return self
-        return Batch({name: t.to(device, non_blocking=True) for name, t in self.inputs.items()}, self.layout.to(device))
+        pinned = device.type == "cuda"  # else the copy waits for all that the device has yet to do
+        inputs = {name: (t.pin_memory() if pinned else t).to(device, non_blocking=True) for name, t in self.inputs.items()}
+        return Batch(inputs, self.layout.to(device))
 
 
 def pack(encodings: Sequence[Encoding]) -> Batch:
@@ -42,19 +44,6 @@ def pack(encodings: Sequence[Encoding]) -> Batch:
     if segments.any():
         inputs["segments"] = segments
     return Batch({name: torch.from_numpy(value) for name, value in inputs.items()}, Packed.of(lengths))
-
-
-def pad(encodings: Sequence[Encoding], padding: int) -> Batch:
-    """The same sequences in rows of one width, as exports and other libraries want them."""
-    width = max(len(encoding) for encoding in encodings)
-    shape = (len(encodings), width)
-    inputs = {"tokens": np.full(shape, padding), "positions": np.tile(np.arange(width), (shape[0], 1)), "segments": np.zeros(shape, np.int64)}
-    mask = np.zeros(shape, bool)
-    for row, encoding in enumerate(encodings):
-        inputs["tokens"][row, : len(encoding)] = encoding.ids
-        inputs["segments"][row, : len(encoding)] = encoding.type_ids
-        mask[row, : len(encoding)] = True
-    return Batch({name: torch.from_numpy(value) for name, value in inputs.items()}, Padded(*shape, torch.from_numpy(mask)))
 
 
 def stack(pixels: Tensor, tokens: int) -> Batch:

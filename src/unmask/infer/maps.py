@@ -14,7 +14,7 @@ SHADES = " ░▒▓█"
 def sharpest(maps: Maps, row: int) -> tuple[int, int]:
     """The layer and head in which one piece looks most at a single other one that is neither special nor itself."""
     weights = maps.weights[:, :, row].copy()
-    shut = [i for i, piece in enumerate(maps.pieces) if piece.startswith("[") or abs(i - row) <= 1]
+    shut = [i for i in range(len(maps.pieces)) if maps.special[i] or abs(i - row) <= 1]
     weights[:, :, shut] = 0
     layer, head = divmod(int(np.argmax(weights.max(-1))), weights.shape[1])
     return layer, head

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
+from PIL import Image as Pillow
 from torch import Tensor, nn
 
 from unmask.data.batch import Batch, ahead, pack, share, stack
@@ -27,12 +28,9 @@ from unmask.model.layout import Recording
 from unmask.model.model import Model
 from unmask.tasks import task, tasks
 from unmask.tasks.base import Array, Input, Task, Window
-from unmask.tokenizer import Tokenizer
+from unmask.tokenizer import Encoding, Tokenizer
 
 T = TypeVar("T")
-
-CHUNK = 2048  # inputs looked at together: enough to sort by length, few enough to stream
-IMAGES = 16  # of a batch, on a CPU
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,7 @@ class Maps:
     """Attention of every layer and head: `weights[layer, head, i, j]` is how far piece i looks at piece j."""
 
     pieces: tuple[str, ...]
+    special: tuple[bool, ...]  # [CLS] and its like
     weights: Array
 
 
@@ -73,8 +72,11 @@ class Predictor:
         self.precision = _precision(precision, self.device)
         self.model = _lower(loaded.model.to(self.device), self.precision)
         # On a CPU what one batch touches must stay in the cache; a GPU wants enough work to fill it.
-        self.overlap = self.device.type == "cuda"  # cut the next texts into pieces while these are computed
-        self.budget = 65_536 if self.device.type == "cuda" else 1_024
+        gpu = self.device.type == "cuda"
+        self.budget = 65_536 if gpu else 1_024
+        self.chunk = 16_384 if gpu else 2_048  # inputs looked at together: enough to sort by length, few enough to stream
+        self.images = 256 if gpu else 16  # of one batch
+        self.overlap = gpu  # cut the next texts into pieces while these are computed
 
     @property
     def card(self) -> Card:
@@ -100,7 +102,8 @@ class Predictor:
             return self.card.task
         served = [name for name, one in tasks().items() if one.head in self.heads]
         if not served:
-            raise UserError("this model has no head, so there is nothing to predict; use embed")
+            has = f"only {', '.join(self.heads)}, which no task reads yet" if self.heads else "none"
+            raise UserError(f"this model has no head to predict with (it has {has}); use embed")
         return min(served, key=lambda name: self.heads.index(tasks()[name].head))
 
     # ---- what can be asked
@@ -158,22 +161,24 @@ class Predictor:
         """Who looks at whom, while the model runs as it always does."""
         (given,) = self._checked([given], None)
         windows = [] if self.pictures else self._windows([given])
-        batch = self._stack([given]) if self.pictures else pack([window.encoding for window in windows]).to(self.device)
+        batch = self._stack([given]) if self.pictures else self._packed([window.encoding for window in windows])
         recording = Recording(batch.layout)
         self.model(batch.inputs, recording)
         weights = torch.stack([maps[0] for maps in recording.maps]).float().cpu().numpy()
-        return Maps(tuple(windows[0].encoding.tokens) if windows else self._patches(), weights)
+        if windows:
+            encoding = windows[0].encoding
+            return Maps(tuple(encoding.tokens), tuple(map(bool, encoding.special_tokens_mask)), weights)
+        pieces = self._patches()
+        return Maps(pieces, tuple("," not in piece for piece in pieces), weights)
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """A folder that this library, transformers and sentence-transformers load."""
-        if self.precision != "float32":
-            raise UserError("this model was loaded in bf16, and saving it would lose digits; load it with precision='float32' to save it")
         store.save(self.loaded, folder, overwrite=overwrite)
 
     # ---- texts
 
     def _texts(self, asked: Task, inputs: Any) -> Iterator[Any]:
-        chunks = _batched(self._checked(inputs, asked.pairs), CHUNK)
+        chunks = _batched(self._checked(inputs, asked.pairs), self.chunk, start=self.chunk if hasattr(inputs, "__len__") else 1)
         cut = ((chunk, asked.windows(cast(Sequence[str | tuple[str, str]], chunk))) for chunk in chunks)
         for chunk, windows in ahead(cut) if self.overlap else cut:
             outputs = self._run(windows, lambda batch: asked.outputs(self.model, self.model(batch.inputs, batch.layout), batch), asked.rows)
@@ -187,7 +192,7 @@ class Predictor:
         """The rows that `compute` makes of each window, in order; the device is waited for once."""
         pending = []
         for chosen in share([len(window.encoding) for window in windows], self.budget):
-            pending.append((chosen, compute(pack([windows[i].encoding for i in chosen]).to(self.device))))
+            pending.append((chosen, compute(self._packed([windows[i].encoding for i in chosen]))))
         outputs: list[Array] = [np.zeros(0, np.float32)] * len(windows)
         for chosen, tensor in pending:
             bounds = np.cumsum([rows(windows[i]) for i in chosen])[:-1]
@@ -195,9 +200,15 @@ class Predictor:
                 outputs[i] = part
         return outputs
 
+    def _packed(self, encodings: Sequence[Encoding]) -> Batch:
+        batch, segments = pack(encodings), getattr(self.model.config.embed, "segments", 0)
+        if "segments" in batch.inputs and segments and int(batch.inputs["segments"].max()) >= segments:
+            raise UserError(f"this model tells {segments} segments apart, and a pair has {int(batch.inputs['segments'].max()) + 1}; give it single texts")
+        return batch.to(self.device)
+
     def _hidden(self, inputs: Any, layers: Sequence[int], *, single: bool) -> Iterator[Hidden]:
         found: list[tuple[tuple[str, ...], tuple[tuple[int, int], ...], Array]]
-        for chunk in _batched(self._checked(inputs, None), IMAGES if self.pictures else CHUNK):
+        for chunk in _batched(self._checked(inputs, None), self.images if self.pictures else self.chunk):
             if self.pictures:
                 batch = self._stack(chunk)
                 states = self._states(batch, layers)
@@ -223,7 +234,7 @@ class Predictor:
 
     @torch.inference_mode()
     def _pictures(self, asked: Task, inputs: Any) -> Iterator[Any]:
-        for some in _batched(self._checked(inputs, asked.pairs), IMAGES):
+        for some in _batched(self._checked(inputs, asked.pairs), self.images):
             batch = self._stack(some)
             values = asked.outputs(self.model, self.model(batch.inputs, batch.layout), batch).float().cpu().numpy()
             for given, row in zip(some, values, strict=True):
@@ -263,7 +274,7 @@ class Predictor:
         )
         for number, given in enumerate(_many(inputs), 1):
             if self.pictures:
-                good = isinstance(given, str | os.PathLike) or hasattr(given, "getbands")
+                good = isinstance(given, str | os.PathLike | Pillow.Image)
             else:
                 good = (_is_pair(given) and pairs is not False) or (isinstance(given, str) and pairs is not True)
             if not good:
@@ -278,7 +289,7 @@ class Predictor:
 def _device(name: str | None) -> torch.device:
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()  # fails on a device that holds no numbers, too
         return device
     except (RuntimeError, AssertionError, NotImplementedError):
         raise UserError(f"there is no device {name!r} here; leave it out, or say cpu") from None
@@ -317,7 +328,7 @@ def _lower(model: Model, precision: str) -> Model:
 
 
 def _is_one(inputs: Any) -> bool:
-    return isinstance(inputs, str | os.PathLike) or _is_pair(inputs) or hasattr(inputs, "getbands")
+    return isinstance(inputs, str | os.PathLike | Pillow.Image) or _is_pair(inputs)
 
 
 def _is_pair(given: Any) -> bool:
@@ -332,7 +343,9 @@ def _many(inputs: Any) -> Iterable[Any]:
     return inputs
 
 
-def _batched(inputs: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
-    left = iter(inputs)
-    while chunk := tuple(itertools.islice(left, size)):
+def _batched(inputs: Iterable[T], size: int, start: int | None = None) -> Iterator[tuple[T, ...]]:
+    """Tuples of `size`; or from `start` on four times as many each time, so that the first of a slow stream is answered at once."""
+    left, now = iter(inputs), start or size
+    while chunk := tuple(itertools.islice(left, min(now, size))):
         yield chunk
+        now *= 4

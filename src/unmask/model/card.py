@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from unmask.config import fitted
+from unmask.config import fitted, read_json, read_list
 from unmask.errors import UserError, near
-from unmask.model.folder import inside, read_json, read_list
+from unmask.model.folder import inside
 from unmask.model.heads import POOLINGS
 
 LEGACY_POOLINGS = {

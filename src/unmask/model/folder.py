@@ -7,7 +7,6 @@ with pickles off. Every fault is one sentence that names the file.
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
 import pickle
 import re
@@ -29,6 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from unmask.config import read_json
 from unmask.errors import UserError
 
 HEADER_LIMIT = 100_000_000  # bytes; the format's own limit
@@ -54,30 +54,6 @@ def inside(folder: Path, name: str) -> Path:
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
         raise UserError(f"{folder} names a file outside itself ({name!r}); do not load a folder that does")
     return folder / path
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    found = _json(path)
-    if not isinstance(found, dict):
-        raise UserError(f"{path} should hold a JSON object, it holds a {type(found).__name__}; copy it again from where it came")
-    return found
-
-
-def read_list(path: Path) -> list[dict[str, Any]]:
-    """A JSON list of objects, as modules.json is."""
-    found = _json(path)
-    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise UserError(f"{path} should hold a JSON list of objects; copy it again from where it came")
-    return found
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); copy it again from where it came") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error}); copy it again from where it came") from None
 
 
 # ---- weights in

@@ -1,4 +1,8 @@
-"""What stands on top of the encoder. A head says whether it reads every token or one vector a text, and gives logits."""
+"""What stands on top of the encoder, and gives logits.
+
+A head says what it reads: a row a token (`tokens`), what the model's pooler makes of a text (`pooled`), or all rows of a text, of
+which it makes one itself (`texts`). It is called with that and the layout.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from torch import Tensor, nn
 from unmask.model.encoder import ACTIVATIONS
 from unmask.model.layout import Layout
 
-Over = Literal["tokens", "texts"]
+Over = Literal["tokens", "texts", "pooled"]
 
 
 class Pooler(nn.Module):
@@ -22,18 +26,11 @@ class Pooler(nn.Module):
         self.dense = nn.Linear(width, width)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        return self.dense(layout.first(x)).tanh()
-
-
-class First(nn.Module):
-    """The first token as it is."""
-
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        return layout.first(x)
+        return self.dense(layout.at(x)).tanh()
 
 
 class Linear(nn.Module):
-    """One added layer (Devlin et al. 2018, section 4)."""
+    """One added layer (Devlin et al. 2018, section 4); over texts it reads the first token as it is (ViT's class token)."""
 
     def __init__(self, width: int, labels: int, over: Over, dropout: float = 0.0) -> None:
         super().__init__()
@@ -41,8 +38,8 @@ class Linear(nn.Module):
         self.drop = nn.Dropout(dropout)
         self.out = nn.Linear(width, labels)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.drop(x))
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        return self.out(self.drop(layout.at(x) if self.over == "texts" else x))
 
 
 class Words(nn.Module):
@@ -57,7 +54,7 @@ class Words(nn.Module):
         self.norm = nn.LayerNorm(inner, eps=epsilon)
         self.decoder = nn.Linear(inner, vocabulary)  # Model.tie makes its weight the embedding's
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
         return self.decoder(self.norm(self.activation(self.dense(x))))
 
 
@@ -72,7 +69,7 @@ def pool(x: Tensor, layout: Layout, modes: Sequence[str], positions: Tensor, ski
     parts = []
     for mode in modes:
         if mode == "cls":
-            parts.append(layout.sum(x * (positions == skip)[..., None]) if skip else layout.first(x))
+            parts.append(layout.sum(x * (positions == skip)[..., None]) if skip else layout.at(x))
         elif mode == "lasttoken":
             parts.append(layout.last(x))
         elif mode == "max":

@@ -17,6 +17,7 @@ def linear(layer: nn.Linear, x: Tensor) -> Tensor:
     weight = layer.weight
     x = x.to(weight.dtype)
     plain = x.device.type == "cpu" and x.dtype == torch.float32 and type(layer) is nn.Linear
-    if ONEDNN and plain and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    hooked = layer._forward_hooks or layer._forward_pre_hooks
+    if ONEDNN and plain and not hooked and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
         return torch.ops.mkldnn._linear_pointwise(x, weight, layer.bias, "none", [], "")
     return layer(x)

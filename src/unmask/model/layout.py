@@ -30,7 +30,7 @@ def local(width: int) -> Reach:
 
 
 class Layout(ABC):
-    """Where the tokens of each sequence lie. `first`, `last`, `sum` and `max` reduce each sequence to one row: (B, ...)."""
+    """Where the tokens of each sequence lie. `at`, `last`, `sum` and `max` reduce each sequence to one row: (B, ...)."""
 
     lengths: Tensor  # (B,)
 
@@ -47,7 +47,8 @@ class Layout(ABC):
         """The rows of real tokens, sequence after sequence: (T, ...)."""
 
     @abstractmethod
-    def first(self, x: Tensor) -> Tensor: ...
+    def at(self, x: Tensor, place: int = 0) -> Tensor:
+        """The token at that place of each sequence."""
 
     @abstractmethod
     def last(self, x: Tensor) -> Tensor: ...
@@ -93,8 +94,8 @@ class Padded(Layout):
     def tokens(self, x: Tensor) -> Tensor:
         return x.flatten(0, 1) if self.mask is None else x[self.mask]
 
-    def first(self, x: Tensor) -> Tensor:
-        return x[:, 0]
+    def at(self, x: Tensor, place: int = 0) -> Tensor:
+        return x[:, place]
 
     def last(self, x: Tensor) -> Tensor:
         return x[torch.arange(self.batch, device=x.device), self.lengths.to(x.device) - 1]
@@ -128,7 +129,7 @@ class Packed(Layout):
         return self.bounds.diff().long()
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, reach: Reach = FULL, dropout: float = 0.0) -> Tensor:
-        if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and dropout == 0:
+        if dropout == 0 and _has_varlen(q):
             from torch.nn.attention.varlen import varlen_attn
 
             return varlen_attn(q, k, v, self.bounds, self.bounds, self.longest, self.longest, window_size=reach)  # type: ignore[return-value]
@@ -146,8 +147,8 @@ class Packed(Layout):
     def tokens(self, x: Tensor) -> Tensor:
         return x
 
-    def first(self, x: Tensor) -> Tensor:
-        return x[self.bounds[:-1]]
+    def at(self, x: Tensor, place: int = 0) -> Tensor:
+        return x[self.bounds[:-1] + place]
 
     def last(self, x: Tensor) -> Tensor:
         return x[self.bounds[1:] - 1]
@@ -187,8 +188,8 @@ class Recording(Layout):
     def tokens(self, x: Tensor) -> Tensor:
         return self.inner.tokens(x)
 
-    def first(self, x: Tensor) -> Tensor:
-        return self.inner.first(x)
+    def at(self, x: Tensor, place: int = 0) -> Tensor:
+        return self.inner.at(x, place)
 
     def last(self, x: Tensor) -> Tensor:
         return self.inner.last(x)
@@ -201,6 +202,12 @@ class Recording(Layout):
 
     def to(self, device: torch.device | str) -> Recording:
         return replace(self, inner=self.inner.to(device))
+
+
+def _has_varlen(q: Tensor) -> bool:
+    """Whether torch's variable-length kernel takes it: half precision, widths of whole eights, Ampere or later."""
+    fits = q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
+    return fits and torch.cuda.get_device_capability(q.device) >= (8, 0)
 
 
 def _seen(length: int, reach: Reach, device: torch.device) -> Tensor | None:

@@ -1,15 +1,16 @@
-"""A model: what embeds, the encoder, a pooler and heads. How it is named in files stands in `store.py`."""
+"""A model: what embeds, the encoder, a pooler and heads. How its tensors are named in files stands in `weights.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from unmask.model.embed import ImageConfig, ImageEmbed, TextConfig, TextEmbed
-from unmask.model.encoder import Encoder, EncoderConfig
+from unmask.model.embed import ImageConfig, ImageEmbed, TextConfig
+from unmask.model.encoder import EncoderConfig
 from unmask.model.layout import Layout
 
 
@@ -24,6 +25,7 @@ class ModelConfig:
     pooler: bool = True
     tied: bool = True  # the word head's matrix is the embedding's
     head_dropout: float = 0.0
+    details: tuple[tuple[str, Any], ...] = ()  # what only the family itself reads
 
     def with_heads(self, **heads: int) -> ModelConfig:
         return replace(self, heads=tuple(heads.items()))
@@ -37,21 +39,24 @@ class ModelConfig:
 class Model(nn.Module):
     """`model(inputs, layout)` gives the encoder's rows; `model.read(head, rows, layout)` what a head makes of them."""
 
-    def __init__(self, config: ModelConfig, pooler: nn.Module | None, heads: Mapping[str, nn.Module]) -> None:
+    def __init__(self, config: ModelConfig, trunk: tuple[nn.Module, nn.Module], pooler: nn.Module | None, heads: Mapping[str, nn.Module]) -> None:
         super().__init__()
         self.config = config
-        width = config.encoder.width
-        self.embed: TextEmbed | ImageEmbed
-        self.embed = TextEmbed(config.embed, width) if isinstance(config.embed, TextConfig) else ImageEmbed(config.embed, width)
-        self.encoder = Encoder(config.encoder)
+        self.embed: Any
+        self.encoder: Any
+        self.embed, self.encoder = trunk
         self.pooler = pooler
         self.heads = nn.ModuleDict(heads)
         self.tie()
 
     def tie(self) -> None:
         """The word head predicts with the matrix that embeds (Press and Wolf 2017); after a load they are joined again."""
-        if "words" in self.heads and self.config.tied:
+        if self.tied:
             self.heads["words"].decoder.weight = self.embed.words.weight  # type: ignore[union-attr]
+
+    @property
+    def tied(self) -> bool:
+        return "words" in self.heads and self.config.tied
 
     def forward(self, inputs: Mapping[str, Tensor], layout: Layout) -> Tensor:
         return self.encoder(self.enter(inputs, layout), inputs.get("positions"), layout)
@@ -65,10 +70,10 @@ class Model(nn.Module):
     def read(self, head: str, rows: Tensor, layout: Layout) -> Tensor:
         """Logits: a row a token, or a row a text, as the head goes."""
         module = self.heads[head]
-        if module.over == "tokens":
-            return module(rows)
-        assert self.pooler is not None  # families.build gives a model with such a head its pooler
-        return module(self.pooler(rows, layout))
+        if module.over == "pooled":
+            assert self.pooler is not None  # families.build gives a model with such a head its pooler
+            rows = self.pooler(rows, layout)
+        return module(rows, layout)
 
 
 @torch.no_grad()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,17 +11,22 @@ from typing import Any
 import torch
 
 from unmask import __version__
+from unmask.config import read_json, read_list
 from unmask.errors import UserError, near
 from unmask.model.card import Card, Image, card_files, read_card
 from unmask.model.embed import ImageConfig, TextConfig
 from unmask.model.families import build, family, recognise
 from unmask.model.families import families as all_families
 from unmask.model.families.base import Family, architectures
-from unmask.model.folder import Weights, inside, read_file, read_json, read_list, read_weights, write_folder
+from unmask.model.folder import Weights, inside, read_file, read_weights, write_folder
 from unmask.model.hub import locate
 from unmask.model.model import Model, ModelConfig
 from unmask.model.weights import fill, joined, known_by, listed, named, named_tensors, patterns
 from unmask.tokenizer import Tokenizer
+
+# What a config.json may say that is no longer so once the folder is written anew: timm's own, another dtype, other labels.
+STALE = set("architecture num_classes pretrained_cfg num_features _name_or_path torch_dtype quantization_config auto_map".split())
+STALE |= {"id2label", "label2id", "num_labels", "problem_type"}
 
 
 @dataclass
@@ -56,10 +60,10 @@ def load(
     weights = named(kind, weights, place)
     shape = _shape(kind, config, weights, place)
     weights = joined(kind, weights, shape.tied, place)
-    own = _heads(kind, config, weights, strict=heads is None)
+    own = _heads(kind, config, weights, shape, strict=heads is None)
     chosen = own if heads is None else _asked(kind, heads, shape)
     new = [head for head, count in chosen.items() if own.get(head) != count]
-    shape = replace(shape, heads=tuple(chosen.items()), pooler=_carries_pooler(kind, weights))
+    shape = replace(shape, heads=tuple(chosen.items()), pooler=heads is None and _carries_pooler(kind, weights))
     model = _empty(shape, place)
     if heads is not None:
         leave = [*leave, *_others(kind, model, chosen, new)]
@@ -73,9 +77,11 @@ def load(
 def save(loaded: Loaded, folder: str | Path, *, overwrite: bool = False) -> None:
     """Write a folder that this library, transformers and sentence-transformers load."""
     model, kind = loaded.model, family(loaded.model.config.family)
+    if any(p.dtype != torch.float32 for p in model.parameters()):
+        raise UserError("this model was loaded in bf16, and saving it would lose digits; load it with precision='float32' to save it")
     heads = tuple(model.heads)
     card = loaded.card
-    config = {k: v for k, v in loaded.config.items() if k not in ("architecture", "num_classes", "pretrained_cfg", "num_features", "_name_or_path")}
+    config = {name: value for name, value in loaded.config.items() if name not in STALE}
     config |= kind.write(model.config) | {"architectures": [kind.architecture(heads)], "dtype": "float32"}
     if card.labels:
         config["id2label"] = {str(i): label for i, label in enumerate(card.labels)}
@@ -132,7 +138,7 @@ def _empty(shape: ModelConfig, place: Path) -> Model:
         raise UserError(f"{place / 'config.json'} describes a model too large ({str(error).splitlines()[0]}); copy it again from where it came") from None
 
 
-def _heads(kind: Family, config: Mapping[str, Any], weights: Weights, *, strict: bool) -> dict[str, int]:
+def _heads(kind: Family, config: Mapping[str, Any], weights: Weights, shape: ModelConfig, *, strict: bool) -> dict[str, int]:
     """The heads that config.json names, and those whose tensors are there and can be no other's.
 
     Many a folder says one thing and holds more: bert-base-uncased calls itself a masked-word model, and has next sentence too.
@@ -144,7 +150,7 @@ def _heads(kind: Family, config: Mapping[str, Any], weights: Weights, *, strict:
         owners[known_by(kind, head)] = owners.get(known_by(kind, head), 0) + 1
     there = [head for head in kind.heads if known_by(kind, head) in weights and owners[known_by(kind, head)] == 1]
     found = [head for head in dict.fromkeys((*said, *there)) if strict or known_by(kind, head) in weights]
-    return {head: _rows(kind, head, weights) for head in found}
+    return {head: _rows(kind, head, weights, shape) for head in found}
 
 
 def _asked(kind: Family, heads: Mapping[str, int], shape: ModelConfig) -> dict[str, int]:
@@ -154,6 +160,9 @@ def _asked(kind: Family, heads: Mapping[str, int], shape: ModelConfig) -> dict[s
             raise UserError(f"there is no head {head!r} for a {shape.family} model{near(head, kind.heads)}")
         if type(count) is not int or count < 1:
             raise UserError(f"a head {head!r} of {count!r} labels cannot be made; ask for 1 or more")
+    shared = [(one, other) for one in heads for other in heads if one < other and set(patterns(kind, one)) & set(patterns(kind, other))]
+    if shared:
+        raise UserError(f"the heads {shared[0][0]} and {shared[0][1]} have one name in files, so a folder holds one of them; ask for one")
     return {head: shape.embed.vocabulary if head == "words" and isinstance(shape.embed, TextConfig) else count for head, count in heads.items()}
 
 
@@ -165,21 +174,20 @@ def _others(kind: Family, model: Model, chosen: Iterable[str], new: Iterable[str
     return left if pooled else [*left, *patterns(kind, "pooler")]
 
 
-def _rows(kind: Family, head: str, weights: Weights) -> int:
+def _rows(kind: Family, head: str, weights: Weights, shape: ModelConfig) -> int:
     name = known_by(kind, head)
     if name not in weights:
         raise UserError(
             f"config.json names the head {head}, but its weights ({name}) are not in the folder; "
             f"load it with heads={{'{head}': number of labels}} to start that head anew"
         )
-    return math.prod(weights[name].shape)
+    if head == "words" and isinstance(shape.embed, TextConfig):
+        return shape.embed.vocabulary
+    return (*weights[name].shape, 1)[0]
 
 
 def _carries_pooler(kind: Family, weights: Weights) -> bool:
-    try:
-        return kind.theirs("pooler.dense.weight")[0] in weights
-    except KeyError:
-        return False
+    return "pooler.dense" in kind.names and known_by(kind, "pooler") in weights
 
 
 def _labelled(card: Card, heads: Mapping[str, int], new: Sequence[str], config: Mapping[str, Any], shape: ModelConfig) -> Card:

@@ -45,23 +45,16 @@ def joined(kind: Family, weights: Weights, tied: bool, where: Path) -> Weights:
 
 def fill(model: Model, kind: Family, weights: Weights, *, new: Sequence[str], leave: Sequence[str], where: str, seed: int) -> None:
     """Give every parameter its numbers; what is missing, unused or of another shape is named."""
-    used: set[str] = set()
-    state: dict[str, Tensor] = {}
-    missing: list[str] = []
-    for ours, parameter in model.named_parameters():
-        theirs = kind.theirs(ours)
-        anew = ours.startswith("heads.") and ours.split(".")[1] in new
-        lost = [name for name in theirs if name not in weights or anew]
-        missing += [ours] if lost else []
-        if not lost:
-            state[ours] = _tensor(theirs, weights, tuple(parameter.shape), where)
-            used |= set(theirs)
-    fresh = _fresh(model, missing, new)
-    lost = [kind.theirs(name)[0] for name in missing if name not in fresh]
+    fresh = {ours for ours, _ in model.named_parameters() if ours.startswith("heads.") and ours.split(".")[1] in new}
+    if any(model.heads[head].over == "pooled" for head in new) and known_by(kind, "pooler") not in weights:
+        fresh |= {ours for ours, _ in model.named_parameters() if ours.startswith("pooler.")}
+    theirs = {ours: kind.theirs(ours) for ours, _ in model.named_parameters() if ours not in fresh}
+    lost = [name for names in theirs.values() for name in names if name not in weights]
     if lost:
         raise UserError(f"{where} lacks {listed(lost)}; it is not whole, or config.json describes another model")
-    tied = "heads.words.decoder.weight" not in dict(model.named_parameters()) and "words" in model.heads
-    if tied and kind.theirs("heads.words.decoder.weight")[0] in weights:
+    state = {ours: _tensor(names, weights, tuple(model.get_parameter(ours).shape), where) for ours, names in theirs.items()}
+    used = {name for names in theirs.values() for name in names}
+    if model.tied and kind.theirs("heads.words.decoder.weight")[0] in weights:
         used.add(_same_as_embedding(kind, weights, where))
     unused = sorted(name for name in weights if name not in used and not any(fnmatch.fnmatch(name, pattern) for pattern in leave))
     if unused:
@@ -96,15 +89,6 @@ def _agree(name: str, one: Stored, wanted: tuple[int, ...], where: str) -> None:
     if one.shape != wanted:
         said = [" x ".join(map(str, shape)) or "a single number" for shape in (wanted, one.shape)]
         raise UserError(f"{name} in {where} is {said[1]}, config.json makes it {said[0]}: they are of two models; copy both from one place")
-
-
-def _fresh(model: Model, missing: Sequence[str], new: Sequence[str]) -> set[str]:
-    """The missing parameters that may start anew: a new head's, and its pooler's."""
-    heads = {name.split(".")[1] for name in missing if name.startswith("heads.") and name.split(".")[1] in new}
-    fresh = {name for name in missing if name.startswith("heads.") and name.split(".")[1] in heads}
-    if any(model.heads[head].over == "texts" for head in heads):
-        fresh |= {name for name in missing if name.startswith("pooler.")}
-    return fresh
 
 
 def _same_as_embedding(kind: Family, weights: Weights, where: str) -> str:
@@ -152,9 +136,9 @@ def patterns(kind: Family, owner: str) -> list[str]:
     return [f"{name}*" for name in names if isinstance(name, str)]
 
 
-def known_by(kind: Family, head: str) -> str:
-    """The one tensor by which a head is known, a row a label."""
-    return kind.theirs(f"heads.{head}.decoder.bias" if head == "words" else f"heads.{head}.out.bias")[0]
+def known_by(kind: Family, owner: str) -> str:
+    """The one tensor by which a head, or the pooler, is known in a file."""
+    return kind.theirs({"words": "heads.words.dense.weight", "pooler": "pooler.dense.weight"}.get(owner, f"heads.{owner}.out.weight"))[0]
 
 
 def listed(names: Iterable[str], most: int = 3) -> str:

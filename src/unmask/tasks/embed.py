@@ -31,7 +31,7 @@ class Embed(Task):
 
     def outputs(self, model: Model, rows: Tensor, batch: Batch) -> Tensor:
         if "pixels" in batch.inputs:
-            pooled = batch.layout.first(rows).float()
+            pooled = batch.layout.at(rows).float()
         else:
             skip = 0 if self.card.include_prompt else self.taken
             pooled = pool(rows, batch.layout, self.card.pooling or ("mean",), batch.inputs["positions"], skip)

@@ -76,7 +76,7 @@ class Fill(Task):
         texts = [given] if isinstance(given, str) else [str(part) for part in given]  # type: ignore[union-attr]
         places = self._places(windows[0].encoding)
         for (which, (start, end)), guesses in reversed(list(zip(places, masks, strict=True))):  # from the back, so that places stay true
-            texts[which] = _put(texts[which], start, end, guesses[0].piece)
+            texts[which] = _put(texts[which], start, end, *self.pieces.spelled(guesses[0].piece))
         return Filled("\t".join(texts), masks)
 
     def _places(self, encoding: Encoding) -> list[Place]:
@@ -85,10 +85,8 @@ class Fill(Task):
         return [(texts[i] or 0, offsets[i]) for i, number in enumerate(encoding.ids) if number == mask]
 
 
-def _put(text: str, start: int, end: int, piece: str) -> str:
+def _put(text: str, start: int, end: int, piece: str, joins: bool) -> str:
     """The piece in place of text[start:end]. One that continues a word joins the word before it; else the user's spaces stay."""
     mask = text[start:end]  # some tokenizers count the space before a mask as part of it
     before = text[:start] + mask[: len(mask) - len(mask.lstrip())]
-    if piece.startswith("##"):
-        piece, before = piece[2:], before.rstrip()
-    return before + piece + mask[len(mask.rstrip()) :] + text[end:]
+    return (before.rstrip() if joins else before) + piece + mask[len(mask.rstrip()) :] + text[end:]

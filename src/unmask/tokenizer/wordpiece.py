@@ -18,11 +18,18 @@ from tokenizers import Encoding as Encoding
 from tokenizers import Tokenizer as Rust
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from unmask.config import read_json
 from unmask.errors import UserError
 
 Text = str | tuple[str, str]
 
-SPECIAL = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
+SPECIAL = {  # each role, and the names it has: BERT's first
+    "unk_token": ("[UNK]", "<unk>"),
+    "sep_token": ("[SEP]", "</s>"),
+    "pad_token": ("[PAD]", "<pad>"),
+    "cls_token": ("[CLS]", "<s>"),
+    "mask_token": ("[MASK]", "<mask>"),
+}
 LONGER = 200  # pieces; no word has as many
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -35,6 +42,9 @@ class Tokenizer:
         rust.no_padding()
         self.rust = rust
         self.settings = dict(settings)
+        named = {role: _content(settings[role], role) for role in SPECIAL if settings.get(role)}
+        here = {role: next((name for name in usual if rust.token_to_id(name) is not None), None) for role, usual in SPECIAL.items()}
+        self.roles = {role: name for role in SPECIAL if (name := named.get(role) or here[role])}
         self._lock = threading.Lock()  # truncation is a state of the Rust object
 
     # ---- files
@@ -42,7 +52,10 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
         """From `tokenizer.json`, else `vocab.txt` with the casing rules of `tokenizer_config.json`."""
-        settings = _json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+        settings: dict[str, Any] = {}
+        for name in ("special_tokens_map.json", "tokenizer_config.json"):
+            if (folder / name).is_file():
+                settings |= {key: value for key, value in read_json(folder / name).items() if value is not None or name == "tokenizer_config.json"}
         if (folder / "tokenizer.json").is_file():
             try:
                 return cls(Rust.from_file(str(folder / "tokenizer.json")), settings)
@@ -56,7 +69,10 @@ class Tokenizer:
     def from_vocabulary(cls, pieces: Mapping[str, int], settings: Mapping[str, Any] | None = None) -> Tokenizer:
         """BERT's own rules over a vocabulary: clean, split at Chinese characters and punctuation, lowercase if told to."""
         settings = dict(settings or {})
-        special = {role: _content(settings.get(role) or token) for role, token in SPECIAL.items()}
+        special = {role: _content(settings.get(role) or usual[0], role) for role, usual in SPECIAL.items()}
+        for rule in ("tokenize_chinese_chars", "strip_accents", "do_lower_case"):
+            if not isinstance(settings.get(rule), bool | None):
+                raise UserError(f"tokenizer_config.json says {rule} is {settings[rule]!r}, it should be true or false; copy it again from where it came")
         for role, token in special.items():
             if token not in pieces:
                 raise UserError(f"the vocabulary lacks {token}, its {role.replace('_', ' ')}: add it, or name another in tokenizer_config.json")
@@ -80,22 +96,23 @@ class Tokenizer:
 
     def files(self, length: int | None = None) -> dict[str, str]:
         """Every file another library wants of this tokenizer, by name."""
-        settings = {"tokenizer_class": "BertTokenizer", **self.settings}
-        settings |= {role: self.settings.get(role) or token for role, token in SPECIAL.items()}
+        pieces = {number: piece for piece, number in self.rust.get_vocab(with_added_tokens=False).items()}
+        ours = isinstance(self.rust.model, models.WordPiece)
+        settings = {"tokenizer_class": "BertTokenizer" if ours else "PreTrainedTokenizerFast", **self.settings, **self.roles}
         if length is not None:
             settings["model_max_length"] = length
-        pieces = {number: piece for piece, number in self.rust.get_vocab(with_added_tokens=False).items()}
         with self._lock:
             self.rust.no_truncation()  # else the last encode's would stand in the file
             whole = self.rust.to_str(pretty=True)
-        special = {role: _content(settings[role]) for role in SPECIAL if settings.get(role)}
-        return {
+        files = {
             "tokenizer.json": whole,
-            # A number that no piece has (a line named twice) keeps its line, or every later piece would move.
-            "vocab.txt": "".join(pieces.get(number, f"[none {number}]") + "\n" for number in range(max(pieces) + 1)),
             "tokenizer_config.json": json.dumps(settings, ensure_ascii=False, indent=2) + "\n",
-            "special_tokens_map.json": json.dumps(special, ensure_ascii=False, indent=2) + "\n",
+            "special_tokens_map.json": json.dumps(self.roles, ensure_ascii=False, indent=2) + "\n",
         }
+        if ours:
+            # A number that no piece has (a line named twice) keeps its line, or every later piece would move.
+            files["vocab.txt"] = "".join(pieces.get(number, f"[none {number}]") + "\n" for number in range(max(pieces) + 1))
+        return files
 
     # ---- what it holds
 
@@ -119,14 +136,22 @@ class Tokenizer:
 
     def special(self, role: str) -> int:
         """The id of `mask`, `pad`, `cls`, `sep` or `unk`."""
-        token = _content(self.settings.get(f"{role}_token") or SPECIAL[f"{role}_token"])
-        number = self.rust.token_to_id(token)
+        token = self.roles.get(f"{role}_token")
+        number = None if token is None else self.rust.token_to_id(token)
         if number is None:
-            raise UserError(f"the tokenizer has no {role} piece ({token})")
+            raise UserError(f"the tokenizer has no {role} piece{f' ({token})' if token else ''}; name it in tokenizer_config.json as {role}_token")
         return number
 
     def piece(self, number: int) -> str:
         return self.rust.id_to_token(number) or f"[{number}]"
+
+    def spelled(self, piece: str) -> tuple[str, bool]:
+        """A piece as it is written in a text, and whether it continues the word before it."""
+        if isinstance(self.rust.model, models.WordPiece):
+            mark = self.rust.model.continuing_subword_prefix
+            return piece.removeprefix(mark), piece.startswith(mark) and piece != mark
+        written = self.rust.decoder.decode(["a", piece])[1:] if self.rust.decoder is not None else piece
+        return written.lstrip(), not written.startswith(" ")
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.rust.decode(list(ids), skip_special_tokens=False)
@@ -223,15 +248,8 @@ def _tell(clean: Sequence[Text], texts: Sequence[Text]) -> None:
         )
 
 
-def _content(token: str | Mapping[str, Any]) -> str:
-    return token if isinstance(token, str) else str(token["content"])  # an AddedToken written out as an object
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); copy it again from where it came") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path} should hold a JSON object, it holds a {type(found).__name__}; copy it again from where it came")
+def _content(token: Any, role: str) -> str:
+    found = token.get("content") if isinstance(token, dict) else token  # an AddedToken written out as an object
+    if not isinstance(found, str):
+        raise UserError(f"tokenizer_config.json says {role} is {token!r}, it should be a text; copy it again from where it came")
     return found

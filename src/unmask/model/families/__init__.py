@@ -54,8 +54,8 @@ def build(config: ModelConfig) -> Model:
     """The modules of a shape, their numbers not yet set."""
     kind = family(config.family)
     heads = {name: kind.head(name, config, labels) for name, labels in config.heads}
-    needed = config.pooler or any(head.over == "texts" for head in heads.values())
-    return Model(config, kind.pooler(config) if needed else None, heads)
+    needed = config.pooler or any(head.over == "pooled" for head in heads.values())
+    return Model(config, kind.trunk(config), kind.pooler(config) if needed else None, heads)
 
 
 def new(config: ModelConfig, seed: int = 0) -> Model:

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 from torch import nn
 
 from unmask.errors import UserError
+from unmask.model.embed import ImageEmbed, TextConfig, TextEmbed
+from unmask.model.encoder import Encoder
 from unmask.model.folder import Weights
 from unmask.model.model import ModelConfig
 
@@ -23,7 +25,7 @@ class Family(ABC):
     shapes: ClassVar[Mapping[str, ModelConfig]]  # as published, by name
     prefix: ClassVar[str]  # before the trunk's names in a file that has heads
     names: ClassVar[Names]
-    """Our module -> the file's, `{}` for the number of a layer; several are stacked, in that order. Trunk without prefix."""
+    """Our module -> the file's, `{}` for each number in it; several are stacked, in that order. Trunk without prefix."""
     architectures: ClassVar[Mapping[str, tuple[str, ...]]]  # transformers' class -> the heads it has
     aliases: ClassVar[Mapping[str, str]] = {}  # a second name that files give the same tensor
     buffers: ClassVar[tuple[str, ...]] = ()  # patterns of tensors that are no weights
@@ -38,11 +40,20 @@ class Family(ABC):
 
     @abstractmethod
     def pooler(self, config: ModelConfig) -> nn.Module:
-        """What gives heads over texts their one vector."""
+        """The trunk's own, pretrained with it: what heads that read `pooled` are given."""
 
     @abstractmethod
     def head(self, name: str, config: ModelConfig, labels: int) -> nn.Module:
-        """A head of that name; KeyError where the family has none."""
+        """A head of that name; KeyError where the family has none.
+
+        What gives its logits is called `out`, one row a label (of the word head, `decoder`): by it a head is known in a file.
+        """
+
+    def trunk(self, config: ModelConfig) -> tuple[nn.Module, nn.Module]:
+        """What embeds, and the encoder."""
+        width = config.encoder.width
+        embed = TextEmbed(config.embed, width) if isinstance(config.embed, TextConfig) else ImageEmbed(config.embed, width)
+        return embed, Encoder(config.encoder)
 
     def recognises(self, config: Mapping[str, Any]) -> bool:
         """A config.json that does not say its model_type."""
@@ -64,15 +75,14 @@ class Family(ABC):
 
     def theirs(self, name: str) -> tuple[str, ...]:
         """The names in a file of one of our parameters: of several, ours is theirs stacked along the first axis."""
-        layer = re.search(r"\.(\d+)\.", name)
-        pattern = name if layer is None else name.replace(layer[0], ".{}.", 1)
+        numbers = re.findall(r"(?<=\.)\d+(?=\.)", name)
+        pattern = re.sub(r"(?<=\.)\d+(?=\.)", "{}", name)
         found: str | tuple[str, ...] | None = self.names.get(pattern)
         suffix = ""
         if found is None:
             module, _, last = pattern.rpartition(".")
             found, suffix = self.names[module], f".{last}"
-        number = "" if layer is None else layer[1]
-        return tuple(f"{one.replace('{}', number)}{suffix}" for one in ((found,) if isinstance(found, str) else found))
+        return tuple(f"{one.format(*numbers)}{suffix}" for one in ((found,) if isinstance(found, str) else found))
 
     def architecture(self, heads: tuple[str, ...]) -> str:
         """transformers' class for a model with these heads, the nearest one where none has just these."""

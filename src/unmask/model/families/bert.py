@@ -131,6 +131,6 @@ class Bert(Family):
         assert isinstance(words, TextConfig)
         if name == "words":
             return heads.Words(encoder.width, encoder.width, words.vocabulary, encoder.activation, encoder.epsilon)
-        over: dict[str, heads.Over] = {"next": "texts", "classify": "texts", "choice": "texts", "tag": "tokens", "spans": "tokens"}
+        over: dict[str, heads.Over] = {"next": "pooled", "classify": "pooled", "choice": "pooled", "tag": "tokens", "spans": "tokens"}
         drop = config.head_dropout if name in ("classify", "choice", "tag") else 0.0
         return heads.Linear(encoder.width, labels, over[name], drop)

@@ -102,7 +102,7 @@ class ViT(Family):
         }
 
     def pooler(self, config: ModelConfig) -> nn.Module:
-        return heads.Pooler(config.encoder.width) if not config.heads else heads.First()
+        return heads.Pooler(config.encoder.width)
 
     def head(self, name: str, config: ModelConfig, labels: int) -> nn.Module:
         return {"classify": heads.Linear(config.encoder.width, labels, "texts", config.head_dropout)}[name]
