@@ -233,7 +233,7 @@ def test_words_that_are_no_command(ran: Any, words: list[str], says: str) -> Non
         (["predict", "{classes}", "{place}/none.txt"], "there is no file"),
         (["predict", "{classes}", "{place}/empty.txt"], "is empty"),
         (["predict", "{classes}", "{place}/latin.txt"], "not UTF-8"),
-        (["predict", "{classes}", "good", "{place}/bad.jsonl"], "line 2 of"),
+        (["predict", "{classes}", "{place}/bad.jsonl"], "line 1 of"),
         (["predict", "{classes}", "{place}"], "holds no pictures"),
         (["predict", "{classes}", "a\tb", "--pair", "c"], "leave --pair out"),
         (["predict", "{pictures}", "a text, no picture"], "there is no picture a text, no picture"),
@@ -252,7 +252,7 @@ def test_mistakes(ran: Any, homes: dict[str, str], pictures: Path, tmp_path: Pat
     place.mkdir()
     (place / "empty.txt").write_bytes(b"")
     (place / "latin.txt").write_bytes(b"caf\xe9")
-    (place / "bad.jsonl").write_text('"good"\n{')
+    (place / "bad.jsonl").write_text('{\n"good"')
     if words[1] == "{pictures}":
         (place / "text.jpg").write_text("a text")
     (place / "taken.npy").mkdir()
@@ -350,3 +350,12 @@ def test_bytes_and_locales(homes: dict[str, str], tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert [json.loads(line)["input"] for line in ended.stdout.splitlines()] == ["caf\udce9", "고양이"]
     assert b"surrogates" in ended.stderr
+
+
+def test_answers_before_a_mistake_are_kept(ran: Any, homes: dict[str, str], tmp_path: Path) -> None:
+    """They were right, and a person who mends line 2 may go on from there."""
+    (tmp_path / "half.jsonl").write_text('"good"\n{')
+    found = ran("predict", homes["classes"], str(tmp_path / "half.jsonl"))
+    assert found.code == 2
+    assert [row["input"] for row in map(json.loads, found.out.splitlines())] == ["good"]
+    assert found.err.startswith("unmask: line 2 of ")
