@@ -242,7 +242,7 @@ def test_words_that_are_no_command(ran: Any, words: list[str], says: str) -> Non
         (["embed", "{bare}", "{album}"], "1 is"),
         (["embed", "{bare}", "x", "--prompt", "query"], "no prompt 'query'"),
         (["embed", "{bare}", "x", "--out", "{place}/x.txt"], "ends in .npy"),
-        (["embed", "{bare}", "x", "--out", "{place}/none/x.npy"], "could not be written (No such file or directory)"),
+        (["embed", "{bare}", "x", "--out", "{place}/none/x.npy"], "there is no folder"),
         (["embed", "{bare}", "x", "--out", "{place}/taken.npy"], "could not be written"),
         (["embed", "{pictures}", "{place}/text.jpg"], "is not a picture"),
     ],
@@ -359,3 +359,11 @@ def test_answers_before_a_mistake_are_kept(ran: Any, homes: dict[str, str], tmp_
     assert found.code == 2
     assert [row["input"] for row in map(json.loads, found.out.splitlines())] == ["good"]
     assert found.err.startswith("unmask: line 2 of ")
+
+
+def test_a_tab_in_a_text_to_embed_is_a_tab(ran: Any, homes: dict[str, str], tmp_path: Path) -> None:
+    """Only what takes pairs reads one: a .tsv of a million rows is not to fail at the first row that has a second column."""
+    (tmp_path / "rows.tsv").write_text("a b\tc\nd\n")
+    found = ran("embed", homes["bare"], str(tmp_path / "rows.tsv"), "--precision", "float32")
+    assert len(found.rows) == 2
+    assert found.rows[0] == ran("embed", homes["bare"], "a b c", "--precision", "float32").rows[0]

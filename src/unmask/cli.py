@@ -158,7 +158,7 @@ def embed(asked: argparse.Namespace) -> None:
     from unmask.infer import report
 
     model = unmask.load(asked.model, precision=asked.precision, device=asked.device)
-    report.vectors(read_inputs(asked.input), lambda given: model.stream("embed", given, prompt=asked.prompt), asked.out)
+    report.vectors(read_inputs(asked.input, pairs=False), lambda given: model.stream("embed", given, prompt=asked.prompt), asked.out)
 
 
 def show(asked: argparse.Namespace) -> None:

@@ -34,7 +34,7 @@ def model(request: pytest.FixtureRequest) -> Model:
     name, architecture = request.param
     heads = families.family(name).architectures[architecture]
     config = tiny(name)
-    counts = {head: config.embed.vocabulary if head == "words" and isinstance(config.embed, TextConfig) else 2 for head in heads}
+    counts = {head: config.embed.vocabulary if head == "words" and isinstance(config.embed, TextConfig) else store.FIXED.get(head, 2) for head in heads}
     return families.new(replace(config.with_heads(**counts), pooler=False), seed=1)
 
 

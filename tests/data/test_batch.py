@@ -79,3 +79,17 @@ def test_ahead_hands_on_what_goes_wrong() -> None:
     assert next(given) == 1
     with pytest.raises(ValueError, match="two is missing"):
         next(given)
+
+
+@pytest.mark.parametrize("multiple", [1, 8, 16])
+def test_a_batch_is_filled_up_by_a_sequence_that_nobody_reads(multiple: int, tokenizer: Tokenizer) -> None:
+    encodings = tokenizer.encode([("a cat", "sleeps"), "by the old window", ("x", "y")])
+    whole, plain = pack(encodings, multiple), pack(encodings)
+    real = len(plain.inputs["tokens"])
+    assert len(whole.inputs["tokens"]) % multiple == 0
+    assert len(whole.inputs["tokens"]) - real < multiple
+    for name, tensor in plain.inputs.items():
+        assert torch.equal(whole.inputs[name][:real], tensor)
+        assert name == "positions" or not whole.inputs[name][real:].any()
+    assert whole.layout.lengths.sum() == len(whole.inputs["tokens"])
+    assert whole.layout.lengths[:3].tolist() == plain.layout.lengths.tolist()

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import sentence_transformers
+import torch
+import transformers
 from sentence_transformers import SentenceTransformer
 
 import unmask
@@ -289,3 +291,24 @@ def test_an_old_folder_keeps_its_transformer_in_a_folder(minilm: Path, tmp_path:
     assert np.abs(model.embed(texts) - expected).max() <= 1e-5
     model.save(tmp_path / "new")
     assert np.abs(SentenceTransformer(str(tmp_path / "new"), device="cpu").encode(texts) - expected).max() <= 1e-5
+
+
+@pytest.mark.parametrize("said", ["nothing", "config", "old config", "its own file"])
+def test_a_reranker_scores_as_theirs_and_is_saved_as_one(said: str, tmp_path: Path) -> None:
+    """A CrossEncoder: one logit, through a sigmoid, or as it is where the folder says so; each age says it in another place."""
+    make(Case("bert", "BertForSequenceClassification", ("classify",), {"num_labels": 1}), tmp_path / "in")
+    config, identity = json.loads((tmp_path / "in" / "config.json").read_text()), "torch.nn.modules.linear.Identity"
+    config |= {"config": {"sentence_transformers": {"activation_fn": identity}}, "old config": {"sbert_ce_default_activation_function": identity}}.get(said, {})
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    if said == "its own file":
+        sentence_transformers.CrossEncoder(str(tmp_path / "in"), device="cpu", activation_fn=torch.nn.Identity()).save(str(tmp_path / "theirs"))
+        shutil.rmtree(tmp_path / "in")
+        (tmp_path / "theirs").rename(tmp_path / "in")
+    pairs = [("a cat", "a dog"), ("the mat", "c d e f g"), ("x", "y z")]
+    unmask.load(tmp_path / "in").save(tmp_path / "out")
+    for folder in ("in", "out"):
+        expected = sentence_transformers.CrossEncoder(str(tmp_path / folder), device="cpu").predict(pairs)
+        found = unmask.load(tmp_path / folder).classify(pairs)
+        scores = [one.value if said != "nothing" else one.score for one in found]
+        assert np.abs(np.array(scores) - expected).max() <= 1e-5
+    assert transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").config.num_labels == 1

@@ -543,3 +543,29 @@ def test_settings_of_another_kind(settings: str, tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text(settings)
     with pytest.raises(UserError, match=r"tokenizer_config\.json"):
         Tokenizer.load(folder)
+
+
+@pytest.mark.parametrize("named", [None, "BertTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"do_lower_case": False}, {"do_lower_case": True}, {"strip_accents": True}, {"do_lower_case": False, "strip_accents": True}]
+)
+@pytest.mark.parametrize("cased", [True, False])
+def test_where_two_files_disagree_the_one_counts_that_counts_for_them(
+    cased: bool, settings: dict[str, Any], named: str | None, tmp_path: Path, vocabulary: list[str]
+) -> None:
+    """Casing stands in tokenizer.json and in tokenizer_config.json. transformers asks the second, and takes true where it is silent."""
+    tokenizer = Tokenizer.from_vocabulary({piece: i for i, piece in enumerate(vocabulary)}, {"do_lower_case": not cased})
+    tokenizer.rust.save(str(tmp_path / "tokenizer.json"))
+    settings = settings | ({"tokenizer_class": named} if named else {})
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "mask_token": "[MASK]", "unk_token": "[UNK]", "pad_token": "[PAD]"}))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    texts = ["The CAT is naïve", "Ärger 漢字 고양이", "ÉCOLE école ECOLE"]
+    ours, out = Tokenizer.load(tmp_path), tmp_path / "out"
+    expected = transformers.AutoTokenizer.from_pretrained(tmp_path)(texts)["input_ids"]
+    assert [e.ids for e in ours.encode(texts)] == expected
+    out.mkdir()
+    for name, text in ours.files().items():
+        (out / name).write_text(text, encoding="utf-8")
+    (out / "config.json").write_text('{"model_type": "bert"}')
+    assert transformers.AutoTokenizer.from_pretrained(out)(texts)["input_ids"] == expected
+    assert [e.ids for e in Tokenizer.load(out).encode(texts)] == expected

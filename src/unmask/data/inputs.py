@@ -19,13 +19,13 @@ MISSED = {*SUFFIXES, *LISTS, ".txt", ".tsv", ".csv"}  # who types a word that en
 SECOND = ("pair", "context", "sentence2", "hypothesis")
 
 
-def read_inputs(words: Sequence[str], pair: str | None = None) -> Iterator[Given]:
+def read_inputs(words: Sequence[str], pair: str | None = None, *, pairs: bool = True) -> Iterator[Given]:
     """Each word is a text, a picture, a folder of pictures, or a file of texts: .jsonl an object a line, else a text a line.
 
-    A line with a tab is a pair. With `pair`, that text (or what the file of that name holds) is the second of every input.
+    A line with a tab is a pair, unless `pairs` is false. With `pair`, that text (or what the file of that name holds) is the second of every input.
     """
     second = None if pair is None else _second(pair)
-    for given in _given(words):
+    for given in _given(words, pairs):
         if second is None:
             yield given
         elif isinstance(given, str):
@@ -34,14 +34,14 @@ def read_inputs(words: Sequence[str], pair: str | None = None) -> Iterator[Given
             raise UserError("--pair gives every input its second text, but one has a second already or is a picture; leave --pair out")
 
 
-def _given(words: Sequence[str]) -> Iterator[Given]:
+def _given(words: Sequence[str], pairs: bool) -> Iterator[Given]:
     if not words or list(words) == ["-"]:
-        yield from _standard_input()
+        yield from _standard_input(pairs)
         return
     for word in words:
         path = Path(word)
         if not _exists(word):
-            yield _line(word)
+            yield _line(word, pairs)
         elif path.is_dir():
             pictures = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
             if not pictures:
@@ -50,21 +50,21 @@ def _given(words: Sequence[str]) -> Iterator[Given]:
         elif path.suffix.lower() in SUFFIXES:
             yield path
         else:
-            yield from _file(path)
+            yield from _file(path, pairs)
 
 
-def _standard_input() -> Iterator[Given]:
+def _standard_input(pairs: bool) -> Iterator[Given]:
     if sys.stdin.isatty():
         raise UserError("nothing to read: give texts or files, or pipe text in")
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # whatever the locale is
-    yield from _lines(sys.stdin, "standard input", jsonl=False)
+    yield from _lines(sys.stdin, "standard input", pairs, jsonl=False)
 
 
-def _file(path: Path) -> Iterator[Given]:
+def _file(path: Path, pairs: bool) -> Iterator[Given]:
     try:
         with path.open(encoding="utf-8") as file:
-            yield from _lines(file, str(path), jsonl=path.suffix.lower() in LISTS)
+            yield from _lines(file, str(path), pairs, jsonl=path.suffix.lower() in LISTS)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); give a file that can") from None
 
@@ -81,7 +81,7 @@ def _exists(word: str) -> bool:
     return there
 
 
-def _lines(file: TextIO, name: str, *, jsonl: bool) -> Iterator[Given]:
+def _lines(file: TextIO, name: str, pairs: bool, *, jsonl: bool) -> Iterator[Given]:
     number = 0
     try:
         for number, line in enumerate(file, 1):
@@ -89,16 +89,16 @@ def _lines(file: TextIO, name: str, *, jsonl: bool) -> Iterator[Given]:
             if jsonl and line.strip():
                 yield _object(line, name, number)
             elif not jsonl:
-                yield _line(line)
+                yield _line(line, pairs)
     except UnicodeDecodeError as error:
         raise UserError(f"{name} is not UTF-8 (after line {number}, byte {error.start}); save it as UTF-8") from None
     if not number:
         raise UserError(f"{name} is empty; give texts, one a line")
 
 
-def _line(text: str) -> Given:
+def _line(text: str, pairs: bool) -> Given:
     first, tab, second = text.partition("\t")
-    return (first, second) if tab else text
+    return (first, second) if tab and pairs else text
 
 
 def _object(line: str, name: str, number: int) -> Given:

@@ -192,16 +192,18 @@ class Predictor:
         """The rows that `compute` makes of each window, in order; the device is waited for once."""
         pending = []
         for chosen in share([len(window.encoding) for window in windows], self.budget):
-            pending.append((chosen, compute(self._packed([windows[i].encoding for i in chosen]))))
+            pending.append((chosen, compute(self._packed([windows[i].encoding for i in chosen], even=True))))
         outputs: list[Array] = [np.zeros(0, np.float32)] * len(windows)
         for chosen, tensor in pending:
-            bounds = np.cumsum([rows(windows[i]) for i in chosen])[:-1]
-            for i, part in zip(chosen, np.split(tensor.float().cpu().numpy(), bounds), strict=True):
+            bounds = np.cumsum([rows(windows[i]) for i in chosen])
+            for i, part in zip(chosen, np.split(tensor[: bounds[-1]].float().cpu().numpy(), bounds[:-1]), strict=True):
                 outputs[i] = part
         return outputs
 
-    def _packed(self, encodings: Sequence[Encoding]) -> Batch:
-        batch, segments = pack(encodings), getattr(self.model.config.embed, "segments", 0)
+    def _packed(self, encodings: Sequence[Encoding], *, even: bool = False) -> Batch:
+        """A batch on the device; `even`: of one of few numbers of tokens, see `pack`."""
+        multiple = 1 if not even else 16 if sum(map(len, encodings)) < 256 else 64
+        batch, segments = pack(encodings, multiple), getattr(self.model.config.embed, "segments", 0)
         if "segments" in batch.inputs and segments and int(batch.inputs["segments"].max()) >= segments:
             raise UserError(f"this model tells {segments} segments apart, and a pair has {int(batch.inputs['segments'].max()) + 1}; give it single texts")
         return batch.to(self.device)
@@ -278,7 +280,8 @@ class Predictor:
             else:
                 good = (_is_pair(given) and pairs is not False) or (isinstance(given, str) and pairs is not True)
             if not good:
-                kind = "a text" if isinstance(given, str) else "a pair of texts" if _is_pair(given) else f"of type {type(given).__name__}"
+                kinds = ((isinstance(given, str), "a text"), (_is_pair(given), "a pair of texts"), (isinstance(given, os.PathLike), "a path"))
+                kind = next((said for so, said in kinds if so), f"of type {type(given).__name__}")
                 raise UserError(f"input {number} is {kind}; {wanted} is asked for")
             yield Path(given) if self.pictures and isinstance(given, str) else given
 
@@ -298,7 +301,7 @@ def _device(name: str | None) -> torch.device:
 def _layers(layer: Any, depth: int) -> list[int]:
     """Layers counted from 0, out of one number or a list."""
     asked: list[Any] = [layer] if isinstance(layer, int | str | float) else list(layer)
-    if not asked or not all(isinstance(one, int) and -depth - 1 <= one <= depth for one in asked):
+    if not asked or not all(type(one) is int and -depth - 1 <= one <= depth for one in asked):
         raise UserError(f"there is no layer {layer!r}; this model has layers 0 (what enters) to {depth} (what leaves the last)")
     return [one % (depth + 1) for one in asked]
 

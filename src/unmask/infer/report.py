@@ -53,6 +53,8 @@ def vectors(inputs: Iterator[Given], ask: Ask, out: Path | None) -> None:
         return
     if out.suffix != ".npy":
         raise UserError(f"--out {out} is no .npy file; name one that ends in .npy")
+    if not out.parent.is_dir():
+        raise UserError(f"there is no folder {out.parent} to write {out.name} into; make it first")
     beside = out.with_name(f".{out.name}.{os.getpid()}.npy")
     start = told = time.monotonic()
     count, width = 0, 0

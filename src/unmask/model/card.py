@@ -66,6 +66,8 @@ class Card:
 def read_card(folder: Path, trunk: Path, config: Mapping[str, Any]) -> Card:
     """`trunk` is where config.json lies: the folder itself, or in an old one of sentence-transformers a folder in it."""
     card = _from_config(trunk / "config.json", config)
+    if _raw(folder, config) and len(card.labels) <= 1:
+        card = replace(card, kind="number")
     if (trunk / "tokenizer_config.json").is_file():
         limit = read_json(trunk / "tokenizer_config.json").get("model_max_length")
         if isinstance(limit, int) and 0 < limit < 10**9:  # the usual "no limit" is 10**30
@@ -114,6 +116,14 @@ def _from_config(path: Path, config: Mapping[str, Any]) -> Card:
     card = Card(labels=_apart([str(name) for _, name in sorted(names.items(), key=lambda item: int(item[0]))]))
     card = replace(card, kind=PROBLEMS.get(problem, "one") if isinstance(problem, str) else "one")
     return card if timm is None else replace(card, image=_timm_image(path, timm))
+
+
+def _raw(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether a CrossEncoder of sentence-transformers says that its one logit is the score as it is; each age says so elsewhere."""
+    own, path = config.get("sentence_transformers"), folder / "config_sentence_transformers.json"
+    said = [config.get("sbert_ce_default_activation_function"), own.get("activation_fn") if isinstance(own, dict) else None]
+    said += [read_json(path).get("activation_fn")] if path.is_file() else []
+    return any(isinstance(one, str) and one.endswith(".Identity") for one in said)
 
 
 def _apart(labels: list[str]) -> tuple[str, ...]:

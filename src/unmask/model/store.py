@@ -27,6 +27,7 @@ from unmask.tokenizer import Tokenizer
 # What a config.json may say that is no longer so once the folder is written anew: timm's own, another dtype, other labels.
 STALE = set("architecture num_classes pretrained_cfg num_features _name_or_path torch_dtype quantization_config auto_map".split())
 STALE |= {"id2label", "label2id", "num_labels", "problem_type"}
+FIXED = {"next": 2, "spans": 2, "choice": 1}
 
 
 @dataclass
@@ -53,6 +54,7 @@ def load(
     labels keeps its weights; any other is new, drawn from `seed`, and the labels' names are then for you to give.
     `leave` lists patterns of tensors in the file that may stay unused.
     """
+    leave = [leave] if isinstance(leave, str) else leave
     home = locate(name)
     place = _trunk(home)
     config, weights = _read(place)
@@ -86,7 +88,10 @@ def save(loaded: Loaded, folder: str | Path, *, overwrite: bool = False) -> None
     if card.labels:
         config["id2label"] = {str(i): label for i, label in enumerate(card.labels)}
         config["label2id"] = {label: i for i, label in enumerate(card.labels)}
-        config["problem_type"] = {"many": "multi_label_classification", "number": "regression"}.get(card.kind, "single_label_classification")
+        problem = {"many": "multi_label_classification", "number": "regression"}.get(card.kind, "single_label_classification")
+        if card.kind == "number" and len(card.labels) == 1:
+            config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}  # its CrossEncoder would take a sigmoid
+        config |= {"problem_type": problem} if card.kind != "one" or len(card.labels) > 1 else {}  # one label alone: a reranker, which none of these is
     provenance = loaded.provenance | {"unmask": __version__, "torch": torch.__version__}
     files = {name: json.dumps(value, ensure_ascii=False, indent=2) + "\n" for name, value in (("config.json", config), ("provenance.json", provenance))}
     files |= card_files(card, model.config.encoder.width)
@@ -183,7 +188,10 @@ def _rows(kind: Family, head: str, weights: Weights, shape: ModelConfig) -> int:
         )
     if head == "words" and isinstance(shape.embed, TextConfig):
         return shape.embed.vocabulary
-    return (*weights[name].shape, 1)[0]
+    count = (*weights[name].shape, 1)[0]
+    if head in FIXED and count != FIXED[head]:
+        raise UserError(f"the head {head} gives {FIXED[head]} numbers, but {name} in the folder has {count} rows; it is of another kind")
+    return count
 
 
 def _carries_pooler(kind: Family, weights: Weights) -> bool:

@@ -30,6 +30,7 @@ SPECIAL = {  # each role, and the names it has: BERT's first
     "cls_token": ("[CLS]", "<s>"),
     "mask_token": ("[MASK]", "<mask>"),
 }
+AS_THEY_ARE = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that take a tokenizer.json as it is
 LONGER = 200  # pieces; no word has as many
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -51,16 +52,19 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
-        """From `tokenizer.json`, else `vocab.txt` with the casing rules of `tokenizer_config.json`."""
+        """From `tokenizer.json`, else `vocab.txt`; the casing rules are those of `tokenizer_config.json`, for either."""
         settings: dict[str, Any] = {}
         for name in ("special_tokens_map.json", "tokenizer_config.json"):
             if (folder / name).is_file():
                 settings |= {key: value for key, value in read_json(folder / name).items() if value is not None or name == "tokenizer_config.json"}
         if (folder / "tokenizer.json").is_file():
             try:
-                return cls(Rust.from_file(str(folder / "tokenizer.json")), settings)
+                rust = Rust.from_file(str(folder / "tokenizer.json"))
             except Exception as error:  # the Rust library raises bare Exception
                 raise UserError(f"{folder / 'tokenizer.json'} cannot be read ({error}); copy it again from where it came") from None
+            if isinstance(rust.normalizer, normalizers.BertNormalizer) and settings.get("tokenizer_class") not in AS_THEY_ARE:
+                rust.normalizer = _normalizer(settings)
+            return cls(rust, settings)
         if (folder / "vocab.txt").is_file():
             return cls.from_vocabulary(read_vocabulary(folder / "vocab.txt"), settings)
         raise UserError(f"{folder} holds no tokenizer: put tokenizer.json or vocab.txt beside config.json")
@@ -70,19 +74,11 @@ class Tokenizer:
         """BERT's own rules over a vocabulary: clean, split at Chinese characters and punctuation, lowercase if told to."""
         settings = dict(settings or {})
         special = {role: _content(settings.get(role) or usual[0], role) for role, usual in SPECIAL.items()}
-        for rule in ("tokenize_chinese_chars", "strip_accents", "do_lower_case"):
-            if not isinstance(settings.get(rule), bool | None):
-                raise UserError(f"tokenizer_config.json says {rule} is {settings[rule]!r}, it should be true or false; copy it again from where it came")
         for role, token in special.items():
             if token not in pieces:
                 raise UserError(f"the vocabulary lacks {token}, its {role.replace('_', ' ')}: add it, or name another in tokenizer_config.json")
         rust = Rust(models.WordPiece(dict(pieces), unk_token=special["unk_token"]))
-        rust.normalizer = normalizers.BertNormalizer(
-            clean_text=True,
-            handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-            strip_accents=settings.get("strip_accents"),
-            lowercase=settings.get("do_lower_case", True),
-        )
+        rust.normalizer = _normalizer(settings)
         rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         rust.decoder = decoders.WordPiece(prefix="##")
         start, end = special["cls_token"], special["sep_token"]
@@ -99,6 +95,9 @@ class Tokenizer:
         pieces = {number: piece for piece, number in self.rust.get_vocab(with_added_tokens=False).items()}
         ours = isinstance(self.rust.model, models.WordPiece)
         settings = {"tokenizer_class": "BertTokenizer" if ours else "PreTrainedTokenizerFast", **self.settings, **self.roles}
+        for part in self._normalizers():
+            if isinstance(part, normalizers.BertNormalizer):  # said aloud: what is left out there means true
+                settings |= {"do_lower_case": part.lowercase, "strip_accents": part.strip_accents, "tokenize_chinese_chars": part.handle_chinese_chars}
         if length is not None:
             settings["model_max_length"] = length
         with self._lock:
@@ -123,16 +122,16 @@ class Tokenizer:
 
     @property
     def lowercases(self) -> bool:
+        return any(isinstance(part, normalizers.Lowercase) or getattr(part, "lowercase", False) for part in self._normalizers())
+
+    def _normalizers(self) -> list[Any]:
         found = self.rust.normalizer
-        parts = [*found] if isinstance(found, normalizers.Sequence) else [found]  # type: ignore[misc]
-        return any(isinstance(part, normalizers.Lowercase) or getattr(part, "lowercase", False) for part in parts)
+        return [*found] if isinstance(found, normalizers.Sequence) else [found] if found is not None else []  # type: ignore[misc]
 
     def lowercase(self) -> None:
         """As sentence-transformers' do_lower_case: before the tokenizer's own rules, unless they do it; special pieces stay as typed."""
         if not self.lowercases:
-            own = self.rust.normalizer
-            parts = [*own] if isinstance(own, normalizers.Sequence) else [own] if own is not None else []  # type: ignore[misc]
-            self.rust.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
+            self.rust.normalizer = normalizers.Sequence([normalizers.Lowercase(), *self._normalizers()])
 
     def special(self, role: str) -> int:
         """The id of `mask`, `pad`, `cls`, `sep` or `unk`."""
@@ -246,6 +245,18 @@ def _tell(clean: Sequence[Text], texts: Sequence[Text]) -> None:
             "read as U+FFFD: repair the file they came from",
             stacklevel=3,
         )
+
+
+def _normalizer(settings: Mapping[str, Any]) -> Any:
+    """BERT's cleaning by the three rules of tokenizer_config.json; tokenizer.json may say otherwise, and transformers does not ask it."""
+    rules: dict[str, Any] = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+    for rule, usual in rules.items():
+        value = settings.get(rule, usual)
+        if not isinstance(value, bool) and (value is not None or usual is not None):
+            raise UserError(f"tokenizer_config.json says {rule} is {value!r}, it should be true or false; copy it again from where it came")
+        rules[rule] = value
+    lowercase, strip, chinese = rules.values()
+    return normalizers.BertNormalizer(clean_text=True, lowercase=lowercase, strip_accents=strip, handle_chinese_chars=chinese)
 
 
 def _content(token: Any, role: str) -> str:
