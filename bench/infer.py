@@ -34,7 +34,7 @@ from unmask.study.demo import real_model
 from unmask.tokenizer import Tokenizer
 
 transformers.utils.logging.disable_progress_bar()
-BATCHES = (8, 32, 128, 256)
+BATCHES = {"cpu": (8, 32, 128), "cuda": (32, 128, 256, 512)}
 
 
 def mixed_texts(count: int, seed: int = 0) -> list[str]:
@@ -64,17 +64,17 @@ def contenders(folder: Path, device: str, texts: list[str]) -> dict[str, Callabl
         model = sentence_transformers.SentenceTransformer(str(folder), device=device, model_kwargs={"dtype": dtype})
         if name == "float32":
             theirs["peer as it comes"] = lambda given, model=model: model.encode(given, show_progress_bar=False)
-        sample = texts[: max(64, len(texts) // 4)]
-        best = max(BATCHES, key=lambda size: rate(lambda given: model.encode(given, batch_size=size, show_progress_bar=False), sample, device))  # noqa: B023
+        sample = texts[:128] if device == "cpu" else texts[:2048]
+        best = max(BATCHES[device], key=lambda size: timed(lambda given: model.encode(given, batch_size=size, show_progress_bar=False), sample, device)[0])  # noqa: B023
         theirs[f"peer {name} batch {best}"] = lambda given, model=model, best=best: model.encode(given, batch_size=best, show_progress_bar=False)
     return ours | theirs
 
 
-def rate(run: Callable[[list[str]], Any], texts: list[str], device: str) -> float:
+def timed(run: Callable[[list[str]], Any], texts: list[str], device: str) -> tuple[float, Any]:
     clock = time.process_time if device == "cpu" else time.perf_counter
     start = clock()
-    run(texts)
-    return len(texts) / (clock() - start)
+    found = run(texts)
+    return len(texts) / (clock() - start), found
 
 
 def measure(name: str, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -83,22 +83,24 @@ def measure(name: str, folder: Path, arguments: argparse.Namespace) -> dict[str,
     pieces = statistics.mean(len(e) for e in tokenizer.encode(texts, length=256))
     print(f"\n{name}: {len(texts)} texts of {pieces:.0f} pieces on average, {arguments.device}, {torch.get_num_threads()} thread(s)")
     entered = contenders(folder, arguments.device, texts)
-    reference = np.asarray(entered["peer as it comes"](texts))
-    rates: dict[str, list[float]] = {who: [] for who in entered}
     for run in entered.values():
         run(texts[:64])
+    rates: dict[str, list[float]] = {who: [] for who in entered}
+    vectors: dict[str, Any] = {}
     for _ in range(arguments.rounds):
         for who, run in entered.items():
-            rates[who].append(rate(run, texts, arguments.device))
+            speed, vectors[who] = timed(run, texts, arguments.device)
+            rates[who].append(speed)
     plain = statistics.median(rates["peer as it comes"])
+    reference = np.asarray(vectors["peer as it comes"], np.float32)
     rows = {}
-    for who, run in entered.items():
-        vectors = np.asarray(run(texts), np.float32)
-        cosine = (vectors * reference).sum(-1) / np.linalg.norm(vectors, axis=-1) / np.linalg.norm(reference, axis=-1)
+    for who, found in vectors.items():
+        found = np.asarray(found, np.float32)
+        cosine = (found * reference).sum(-1) / np.linalg.norm(found, axis=-1) / np.linalg.norm(reference, axis=-1)
         middle = statistics.median(rates[who])
         rows[who] = {"texts_per_second": round(middle, 1), "ratio": round(middle / plain, 2), "worst_cosine": round(float(cosine.min()), 6)}
         spread = f"spread {min(rates[who]):.1f} to {max(rates[who]):.1f}"
-        print(f"  {who:26s}{middle:10.1f} texts/s   x{middle / plain:5.2f}   worst cosine {cosine.min():.6f}   ({spread})")
+        print(f"  {who:26s}{middle:10.1f} texts/s   x{middle / plain:5.2f}   worst cosine {cosine.min():.6f}   ({spread})", flush=True)
     return {"model": name, "device": arguments.device, "texts": len(texts), "pieces": round(pieces, 1), "rows": rows}
 
 

@@ -51,6 +51,14 @@ class Maps:
     weights: Array
 
 
+@dataclass(frozen=True)
+class Pending:
+    """Rows on their way: the numbers of each batch's windows with what is to be theirs, all there once `done` is."""
+
+    batches: list[tuple[list[int], Tensor]]
+    done: torch.cuda.Event | None
+
+
 def load(
     name: str | Path,
     *,
@@ -74,9 +82,9 @@ class Predictor:
         # On a CPU what one batch touches must stay in the cache; a GPU wants enough work to fill it.
         gpu = self.device.type == "cuda"
         self.budget = 65_536 if gpu else 1_024
-        self.chunk = 16_384 if gpu else 2_048  # inputs looked at together: enough to sort by length, few enough to stream
+        self.chunk = 2_048  # inputs looked at together: enough to sort by length, few enough to stream
         self.images = 256 if gpu else 16  # of one batch
-        self.overlap = gpu  # cut the next texts into pieces while these are computed
+        self.overlap = gpu  # cut the next texts into pieces, and have them computed, while these are made into answers
 
     @property
     def card(self) -> Card:
@@ -178,26 +186,37 @@ class Predictor:
     # ---- texts
 
     def _texts(self, asked: Task, inputs: Any) -> Iterator[Any]:
+        def compute(batch: Batch) -> Tensor:
+            return asked.outputs(self.model, self.model(batch.inputs, batch.layout), batch)
+
         chunks = _batched(self._checked(inputs, asked.pairs), self.chunk, start=self.chunk if hasattr(inputs, "__len__") else 1)
-        cut = ((chunk, asked.windows(cast(Sequence[str | tuple[str, str]], chunk))) for chunk in chunks)
-        for chunk, windows in ahead(cut) if self.overlap else cut:
-            outputs = self._run(windows, lambda batch: asked.outputs(self.model, self.model(batch.inputs, batch.layout), batch), asked.rows)
-            owners = itertools.groupby(zip(windows, outputs, strict=True), key=lambda pair: pair[0].owner)
+        early = ahead if self.overlap else iter  # each stage in a thread of its own, one chunk before the next stage
+        cut = early((chunk, asked.windows(cast(Sequence[str | tuple[str, str]], chunk))) for chunk in chunks)
+        for chunk, windows, pending in early((chunk, windows, self._start(windows, compute)) for chunk, windows in cut):
+            owners = itertools.groupby(zip(windows, self._finish(windows, pending, asked.rows), strict=True), key=lambda pair: pair[0].owner)
             for owner, group in owners:
                 parts, found = zip(*group, strict=True)
                 yield asked.decode(chunk[owner], parts, [rows[0] for rows in found] if asked.over == "texts" else found)
 
     @torch.inference_mode()
-    def _run(self, windows: Sequence[Window], compute: Callable[[Batch], Tensor], rows: Callable[[Window], int]) -> list[Array]:
-        """The rows that `compute` makes of each window, in order; the device is waited for once."""
-        pending = []
+    def _start(self, windows: Sequence[Window], compute: Callable[[Batch], Tensor]) -> Pending:
+        """What `compute` makes of the windows, batch after batch; a GPU is asked for it and not waited for."""
+        batches = []
         for chosen in share([len(window.encoding) for window in windows], self.budget):
-            pending.append((chosen, compute(self._packed([windows[i].encoding for i in chosen], even=True))))
+            found = compute(self._packed([windows[i].encoding for i in chosen], even=True)).float()
+            batches.append((chosen, found.to("cpu", non_blocking=True)))
+        return Pending(batches, torch.cuda.current_stream(self.device).record_event() if self.device.type == "cuda" else None)
+
+    def _finish(self, windows: Sequence[Window], pending: Pending, rows: Callable[[Window], int]) -> list[Array]:
+        """The rows of each window, in order."""
+        if pending.done is not None:
+            pending.done.synchronize()
         outputs: list[Array] = [np.zeros(0, np.float32)] * len(windows)
-        for chosen, tensor in pending:
-            bounds = np.cumsum([rows(windows[i]) for i in chosen])
-            for i, part in zip(chosen, np.split(tensor[: bounds[-1]].float().cpu().numpy(), bounds[:-1]), strict=True):
-                outputs[i] = part
+        for chosen, tensor in pending.batches:
+            values, start = tensor.numpy(), 0
+            for i in chosen:
+                end = start + rows(windows[i])
+                outputs[i], start = values[start:end], end
         return outputs
 
     def _packed(self, encodings: Sequence[Encoding], *, even: bool = False) -> Batch:
@@ -217,7 +236,8 @@ class Predictor:
                 found = [(self._patches(), (), rows) for rows in states.unflatten(0, (len(chunk), -1)).float().cpu().numpy()]
             else:
                 windows = self._windows(chunk)
-                outputs = self._run(windows, lambda batch: self._states(batch, layers), lambda window: len(window.encoding))
+                pending = self._start(windows, lambda batch: self._states(batch, layers))
+                outputs = self._finish(windows, pending, lambda window: len(window.encoding))
                 found = [(tuple(w.encoding.tokens), tuple(w.encoding.offsets), rows) for w, rows in zip(windows, outputs, strict=True)]
             for pieces, offsets, rows in found:
                 yield Hidden(pieces, offsets, rows[:, 0] if single else rows.swapaxes(0, 1))
