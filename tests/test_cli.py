@@ -181,6 +181,8 @@ def test_show_tasks_and_families(ran: Any) -> None:
     shapes = {row["shape"]: row for row in ran("show", "families").rows}
     assert round(shapes["bert.base"]["parameters"] / 1e6) == 109
     assert round(shapes["vit.base"]["parameters"] / 1e6) == 86
+    assert shapes["resnet.18"]["made of"] == "stages of 2, 2, 2, 2 basic blocks, 64, 128, 256, 512 channels wide"
+    assert shapes["albert.base"]["made of"].startswith("12 layers (1 with weights of their own), width 768")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["demo", "--help"], ["predict", "--help"], ["embed", "-h"], ["show", "-h"], ["--version"]])

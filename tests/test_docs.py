@@ -1,7 +1,8 @@
 """Every command and every Python block of the documents runs, document by document, as a reader would type them.
 
-A block tagged `gpu`, `cluster` or `container` after its language is counted, not run. Hub names stand in a cache made here,
-with small random models behind them. `make test` is asked for without running it, since this is it.
+A block tagged `gpu`, `cluster` or `container` after its language is counted, not run; one with the name of a file is also put
+there for the blocks after it. Hub names stand in a cache made here, with small random models behind them. `make test` is asked
+for without running it, since this is it.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ def test_every_block_runs(path: Path, hub: Path, tmp_path: Path) -> None:
     for block in blocks(path):
         if block.tags & TAGS or block.language not in ("bash", "python"):
             continue
+        for name in (tag for tag in block.tags if tag.endswith(".py")):
+            (tmp_path / name).write_text(block.text)
         command = ["bash", "-euo", "pipefail", "-c", typed(block.text)] if block.language == "bash" else [sys.executable, "-c", block.text]
         done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"{path.name}:{block.line}\n{block.text}\n{done.stdout}\n{done.stderr}"

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image as Pillow
 
+import unmask
+from unmask.errors import UserError
 from unmask.model import families, store
 from unmask.model.card import Card, Image
 from unmask.model.embed import ImageConfig, TextConfig
+from unmask.model.encoder import EncoderConfig
 from unmask.model.layout import Packed, Padded
 from unmask.model.model import Model, ModelConfig
-from unmask.model.weights import named_tensors
+from unmask.model.weights import named_tensors, tensors
+from unmask.tasks import tasks
+from unmask.tasks.base import Task
 from unmask.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"]
 
 
+SMALL = {"width": 64, "heads": 2, "hidden": 96, "depth": 3, "dropout": 0.0, "attention_dropout": 0.0}
+SMALL |= {"stem": 8, "widths": (8, 16, 24, 32), "depths": (1, 2, 1, 1)}
+
+
 def tiny(name: str) -> ModelConfig:
-    """The family's first shape, made small in what every shape has."""
+    """The family's first shape, made small in what its shapes have."""
     config = next(iter(families.family(name).shapes.values()))
-    small = replace(config.embed, vocabulary=12, positions=16, dropout=0.0) if isinstance(config.embed, TextConfig) else replace(config.embed, size=(32, 32))
-    return replace(config, embed=small, encoder=replace(config.encoder, width=64, heads=2, hidden=96, depth=2, dropout=0.0, attention_dropout=0.0))
+    fields = {field.name for field in dataclasses.fields(config.encoder)}  # type: ignore[arg-type]
+    encoder = replace(config.encoder, **{field: value for field, value in SMALL.items() if field in fields})  # type: ignore[type-var]
+    if isinstance(config.embed, TextConfig):
+        return replace(config, embed=replace(config.embed, vocabulary=12, positions=32, dropout=0.0), encoder=encoder)
+    return replace(config, embed=replace(config.embed, size=(32, 32)), encoder=encoder)
 
 
 EVERY = [(name, architecture) for name in families.names() for architecture in families.family(name).architectures]
@@ -42,7 +58,7 @@ def inputs(model: Model) -> tuple[dict[str, torch.Tensor], list[int]]:
     draw = torch.Generator().manual_seed(0)
     if isinstance(model.config.embed, ImageConfig):
         size = model.config.embed
-        return {"pixels": torch.randn(2, size.channels, *size.size, generator=draw)}, [size.extra + size.grid[0] * size.grid[1]] * 2
+        return {"pixels": torch.randn(2, size.channels, *size.size, generator=draw)}, [size.tokens(size.size)] * 2
     return {"tokens": torch.randint(0, 12, (2, 9), generator=draw), "positions": torch.arange(9).expand(2, 9)}, [9, 9]
 
 
@@ -50,7 +66,7 @@ def inputs(model: Model) -> tuple[dict[str, torch.Tensor], list[int]]:
 def test_a_config_goes_both_ways(name: str) -> None:
     kind = families.family(name)
     for config in kind.shapes.values():
-        again = kind.read(kind.write(config))
+        again = kind.read(kind.write(config) | {"architectures": [kind.architecture(config.with_heads(classify=2))]})
         assert replace(again, pooler=config.pooler) == config
 
 
@@ -65,7 +81,7 @@ def test_published_shapes_are_named_and_recognised(name: str) -> None:
 
 def test_every_parameter_has_a_name_of_its_own(model: Model) -> None:
     kind = families.family(model.config.family)
-    names = [name for ours, _ in model.named_parameters() for name in kind.theirs(ours)]
+    names = [name for ours, _ in tensors(model) for name in kind.theirs(ours)]
     assert len(names) == len(set(names))
     assert len(named_tensors(model)) == len(names)
 
@@ -91,15 +107,82 @@ def test_packed_is_padded(model: Model) -> None:
         assert difference.abs().max() < 1e-5
 
 
-def test_saved_and_loaded_to_the_bit(model: Model, tmp_path: Path) -> None:
+def saved(model: Model, folder: Path) -> Card:
+    """A folder of it, which says how it answers."""
     text = isinstance(model.config.embed, TextConfig)
     labels = tuple(f"LABEL_{i}" for i in range(2)) if {"classify", "tag"} & set(model.heads) else ()
     tokenizer = Tokenizer.from_vocabulary({piece: i for i, piece in enumerate(PIECES)}) if text else None
-    card = Card(labels=labels, length=16 if text else None, image=None if text else Image(size=(32, 32)))
-    store.save(store.Loaded(model, card, tokenizer, {}, {}), tmp_path / "saved")
+    card = Card(labels=labels, length=32 if text else None, image=None if text else Image(size=(32, 32)))
+    store.save(store.Loaded(model, card, tokenizer, {}, {}), folder)
+    return card
+
+
+def test_saved_and_loaded_to_the_bit(model: Model, tmp_path: Path) -> None:
+    card = saved(model, tmp_path / "saved")
     again = store.load(tmp_path / "saved")
-    assert replace(again.model.config, pooler=False) == model.config
+    details = model.config.details if model.heads else again.model.config.details  # what only a head reads is not said without one
+    assert replace(again.model.config, pooler=False, embed=model.config.embed) == replace(model.config, details=details)
+    if not isinstance(model.config.embed, ImageConfig) or not model.config.embed.partial:  # a CNN takes any size, and its config says none
+        assert again.model.config.embed == model.config.embed
     assert again.card == card
     found = named_tensors(again.model)
     for name, tensor in named_tensors(model).items():
         assert torch.equal(found[name], tensor), name
+
+
+def asked(model: Model, one: type[Task]) -> list[Any]:
+    """Inputs of several kinds for a task."""
+    if isinstance(model.config.embed, ImageConfig):
+        return [Pillow.new("RGB", (30 + 5 * i, 40), (90 * i, 60, 200)) for i in range(3)]
+    texts = ["a b c [MASK]", "d [MASK]", "g f e d c b a a b [MASK] c d"]
+    return [("a c", text) for text in texts] if one.pairs else texts
+
+
+def numbers(answer: Any) -> Any:
+    """Every number of an answer, to compare two of them."""
+    if isinstance(answer, np.ndarray):
+        return answer.tolist()
+    found: list[float] = []
+
+    def walk(one: Any) -> None:
+        for part in one.values() if isinstance(one, dict) else one if isinstance(one, list | tuple) else ():
+            walk(part)
+        if isinstance(one, float):
+            found.append(one)
+
+    walk([one.json() for one in answer] if isinstance(answer, list) else answer.json())
+    return sorted(found)
+
+
+def test_it_answers(model: Model, tmp_path: Path) -> None:
+    """Every task that its heads serve, many inputs at once as one at a time."""
+    saved(model, tmp_path / "saved")
+    predictor = unmask.load(tmp_path / "saved")
+    served = [name for name, one in tasks().items() if one.head in (*predictor.heads, "")]
+    assert {tasks()[name].head for name in served} == {*predictor.heads, ""} - {"choice"}  # whose task is still to come
+    for name in served:
+        given = asked(model, tasks()[name])
+        found = predictor.ask(name, given)
+        assert len(found) == len(given)
+        for one, answer in zip(given, found, strict=True):
+            assert numbers(predictor.ask(name, one)) == pytest.approx(numbers(answer), abs=1e-5)
+
+
+def test_it_shows_its_inside(model: Model, tmp_path: Path) -> None:
+    saved(model, tmp_path / "saved")
+    predictor = unmask.load(tmp_path / "saved")
+    given = asked(model, tasks()["embed"])[0]
+    depth = model.config.encoder.depth
+    for layer in range(depth + 1):
+        hidden = predictor.hidden(given, layer=layer)
+        assert len(hidden.pieces) == len(hidden.vectors)
+    assert hidden.vectors.shape[1] == model.config.encoder.width
+    if not isinstance(model.config.encoder, EncoderConfig):
+        with pytest.raises(UserError, match="has no attention to show"):
+            predictor.attention(given)
+        with pytest.raises(UserError, match="differ in shape"):
+            predictor.hidden(given, layer=[0, -1])
+        return
+    maps = predictor.attention(given)
+    assert maps.weights.shape == (depth, model.config.encoder.heads, len(maps.pieces), len(maps.pieces))
+    assert np.abs(maps.weights.sum(-1) - 1).max() < 1e-5

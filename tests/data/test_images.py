@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
 import zlib
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image as Pillow
+from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
+from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from unmask.data.images import open_picture, pixels
 from unmask.errors import UserError
-from unmask.model.card import Image
+from unmask.model.card import Image, read_card
 
 DRAW = np.random.default_rng(0)
 PLAIN = Image((8, 12), mean=(0.0,) * 3, std=(1.0,) * 3)
@@ -274,3 +277,27 @@ def test_cropped_as_theirs(shape: tuple[int, int], shorter: int, crop: tuple[int
     expected = processor(picture, return_tensors="np")["pixel_values"][0]
     found = pixels(picture, Image(crop, 3, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 3, shorter))
     assert np.abs(found.numpy() - expected).max() <= 1e-6
+
+
+@pytest.mark.parametrize("shape", [(30, 40), (40, 30), (7, 101), (1, 1), (24, 24)])
+@pytest.mark.parametrize(("both", "crop"), [((24, 24), (16, 16)), ((25, 20), (16, 19)), ((10, 30), (16, 16))])
+def test_both_sides_then_a_crop_as_theirs(shape: tuple[int, int], both: tuple[int, int], crop: tuple[int, int]) -> None:
+    picture = Pillow.fromarray(some(*shape))
+    size, cropped = ({"height": height, "width": width} for height, width in (both, crop))
+    processor = DeiTImageProcessorPil(size=size, crop_size=cropped, image_mean=[0.1, 0.2, 0.3], image_std=[0.4, 0.5, 0.6])
+    expected = processor(picture, return_tensors="np")["pixel_values"][0]
+    found = pixels(picture, Image(crop, 3, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 3, both=both))
+    assert np.abs(found.numpy() - expected).max() <= 1e-6
+
+
+@pytest.mark.parametrize("shape", [(30, 40), (40, 30), (7, 101), (500, 400)])
+@pytest.mark.parametrize(("side", "part"), [(32, 0.875), (32, 1.0), (224, 0.95), (384, 0.875), (400, 1.0)])
+def test_as_resnets_are_published(shape: tuple[int, int], side: int, part: float, tmp_path: Path) -> None:
+    """With ConvNeXT's processor, whose size means another thing below 384 than above."""
+    picture = Pillow.fromarray(some(*shape))
+    settings = {"size": {"shortest_edge": side}, "crop_pct": part, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
+    expected = ConvNextImageProcessorPil(**settings)(picture, return_tensors="np")["pixel_values"][0]
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**settings, "image_processor_type": "ConvNextImageProcessor"}))
+    image = read_card(tmp_path, tmp_path, {}).image
+    assert image is not None
+    assert np.abs(pixels(picture, image).numpy() - expected).max() <= 1e-6

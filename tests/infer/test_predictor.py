@@ -387,12 +387,14 @@ def test_the_first_of_a_slow_stream_is_answered_at_once(tmp_path: Path, vocabula
     assert taken == 5
 
 
-def test_a_pair_needs_segments(tmp_path: Path) -> None:
-    make(Case("bert", "BertForSequenceClassification", ("classify",), {"type_vocab_size": 1}), tmp_path)
-    model = unmask.load(tmp_path)
-    assert model.classify("a b c").score > 0
-    with pytest.raises(UserError, match="this model tells 1 segments apart, and a pair has 2; give it single texts"):
-        model.classify(("a b", "c"))
+@torch.inference_mode()
+def test_a_pair_without_segments(tmp_path: Path) -> None:
+    """Korean RoBERTas have BERT's tokenizer, which gives segments, and know of one: both texts are read as the first."""
+    theirs: Any = make(Case("roberta", "RobertaForSequenceClassification", ("classify",)), tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    found = unmask.load(tmp_path).classify(("a b", "c"))
+    expected = theirs(torch.tensor([[2, 5, 6, 3, 7, 3]])).logits[0].softmax(-1)
+    assert [found.scores[f"LABEL_{i}"] for i in range(2)] == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_a_multiple_choice_folder_says_what_it_has(tmp_path: Path) -> None:
@@ -427,3 +429,19 @@ print(used() - before)
     for precision in ("float32", "bf16"):
         done = subprocess.run([sys.executable, "-c", code, str(minilm), "300" if full else "40", precision], capture_output=True, text=True, check=True)
         assert int(done.stdout) < 40, f"megabytes, in {precision}"
+
+
+def test_new_words_are_read_whole(tmp_path: Path, vocabulary: list[str]) -> None:
+    make(Case("bert", "BertForMaskedLM", ("words",)), tmp_path / "old", pieces=vocabulary)
+    model = unmask.load(tmp_path / "old")
+    before = model.hidden("a cat sat").vectors
+    assert model.extend(["blockchain", "cat"]) == ["blockchain"]
+    assert model.hidden("blockchain").pieces == ("[CLS]", "blockchain", "[SEP]")
+    assert np.array_equal(model.hidden("a cat sat").vectors, before)
+    model.save(tmp_path / "new")
+    again = unmask.load(tmp_path / "new")
+    assert same(again.fill("the blockchain [MASK]"), model.fill("the blockchain [MASK]"))
+    make(VIT, tmp_path / "pictures")
+    pictures = unmask.load(tmp_path / "pictures")
+    with pytest.raises(UserError, match="a model of pictures has no vocabulary"):
+        pictures.extend(["word"])

@@ -31,12 +31,46 @@ PUBLISHED = {
     ("bert.medium", None): 41_373_184,
     # timm's counts, heads of 1,000 labels included.
     ("vit.tiny", 1000): 5_717_416,
+    ("deit.tiny", 1000): 5_910_800,
+    ("deit.small", 1000): 22_436_432,
+    ("deit.base", 1000): 87_338_192,
+    ("deit.base384", 1000): 87_630_032,
     ("vit.small", 1000): 22_050_664,
     ("vit.base", 1000): 86_567_656,
     ("vit.base32", 1000): 88_224_232,
     ("vit.large", 1000): 304_326_632,
     ("vit.large32", 1000): 306_535_400,
     ("vit.huge", 1000): 632_045_800,
+    # torchvision's.
+    ("resnet.18", 1000): 11_689_512,
+    ("resnet.34", 1000): 21_797_672,
+    ("resnet.50", 1000): 25_557_032,
+    ("resnet.101", 1000): 44_549_160,
+    ("resnet.152", 1000): 60_192_808,
+    # The released checkpoints, with a pooler where the trunk has one. Papers say: RoBERTa 125M and 355M, XLM-R 270M and 550M, KLUE's 68M, 110M and 337M,
+    ("roberta.base", None): 124_645_632,
+    ("roberta.large", None): 355_359_744,
+    ("roberta.xlm_base", None): 278_043_648,
+    ("roberta.xlm_large", None): 559_890_432,
+    ("roberta.klue_small", None): 68_090_880,
+    ("roberta.klue_base", None): 110_618_112,
+    ("roberta.klue_large", None): 336_656_384,
+    # DistilBERT 66M, ALBERT 12M, 18M, 60M and 235M, ELECTRA 14M, 110M and 335M, ModernBERT 149M and 395M.
+    ("distilbert.base", None): 66_362_880,
+    ("distilbert.base_cased", None): 65_190_912,
+    ("distilbert.multilingual", None): 134_734_080,
+    ("albert.base", None): 11_683_584,
+    ("albert.large", None): 17_683_968,
+    ("albert.xlarge", None): 58_724_864,
+    ("albert.xxlarge", None): 222_595_584,
+    ("electra.small", None): 13_483_008,
+    ("electra.base", None): 108_891_648,
+    ("electra.large", None): 334_092_288,
+    ("electra.small_generator", None): 13_483_008,
+    ("electra.base_generator", None): 33_511_168,
+    ("electra.large_generator", None): 50_999_552,
+    ("modernbert.base", None): 149_014_272,
+    ("modernbert.large", None): 394_781_696,
 }
 
 
@@ -183,4 +217,5 @@ def test_a_head_over_texts_brings_its_pooler() -> None:
 def test_the_longest_sequence() -> None:
     assert TEXT.longest == 64
     assert PICTURE.longest is None
-    assert replace(TEXT, embed=TextConfig(10, kind="none")).longest is None
+    assert replace(TEXT, embed=TextConfig(10, positions=8192, kind="none")).longest == 8192, "rotary positions go on, but it was trained on so many"
+    assert replace(TEXT, embed=TextConfig(10, kind="sinusoidal")).longest is None

@@ -125,8 +125,8 @@ def test_a_folder_that_is_none_of_a_model(tmp_path: Path) -> None:
         ("", {"hidden_act": "golu"}, "activation 'golu'"),
         ("", {"hidden_act": {}}, "hidden_act is {}"),
         ("", {"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'"),
-        ("", {"model_type": "brt"}, "'brt', did you mean bert?"),
-        ("", {"model_type": "gpt2"}, "known: bert, vit"),
+        ("", {"model_type": "brt"}, "'brt', did you mean bert or"),
+        ("", {"model_type": "gpt2"}, "known: albert, bert,"),
         ("", {"model_type": ["bert"]}, "model_type ['bert']"),
         ("", {"id2label": {"a": "x"}}, "id2label"),
         ("", {"id2label": {"0": "x", "2": "y"}}, "0 to the number of labels"),
@@ -662,10 +662,11 @@ def test_a_card_goes_there_and_back(tmp_path: Path) -> None:
     assert asdict(store.load(tmp_path / "new").card) == asdict(FULL) | {"task": None, "thresholds": {}, "windows": 128}
 
 
-def test_the_card_of_pictures_goes_there_and_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("resized", [{"shorter": 50}, {"both": (50, 30)}, {}], ids=str)
+def test_the_card_of_pictures_goes_there_and_back(tmp_path: Path, resized: dict[str, Any]) -> None:
     make(PICTURES, tmp_path / "old")
     loaded = store.load(tmp_path / "old")
-    image = Image((48, 24), 3, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), resample=1, shorter=50)
+    image = Image((48, 24), 3, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), resample=1, **resized)
     loaded.card = Card(task="classify", labels=("bad", "fair", "good"), image=image)
     store.save(loaded, tmp_path / "new")
     assert store.load(tmp_path / "new").card == loaded.card
@@ -759,7 +760,8 @@ def test_files_of_sentence_transformers_are_read_strictly(tmp_path: Path, file: 
         ({"do_resize": False}, "do_resize"),
         ({"rescale_factor": 0.5}, "rescale_factor is 0.5"),
         ({"resample": "bicubic"}, "resample"),
-        ({"size": {"height": 40, "width": 40}, "do_center_crop": True, "crop_size": 32}, "resizes both sides and then crops"),
+        ({"size": {"height": 40, "width": 0}, "do_center_crop": True, "crop_size": 32}, "cannot be resized to 40 x 0"),
+        ({"image_processor_type": "ConvNextImageProcessor", "size": 32, "crop_pct": 2}, "crop_pct is 2"),
     ],
 )
 def test_image_processors_that_are_refused(tmp_path: Path, settings: dict[str, Any], says: str) -> None:
@@ -777,6 +779,16 @@ def test_image_processors_that_are_refused(tmp_path: Path, settings: dict[str, A
         ({"size": {"height": 16, "width": 32}}, Image((16, 32))),
         ({"size": {"shortest_edge": 40}, "do_center_crop": True, "crop_size": {"height": 32, "width": 24}}, Image((32, 24), shorter=40)),
         ({"size": {"shortest_edge": 32}}, Image((32, 32), shorter=32)),
+        (
+            {"size": 40, "do_center_crop": True, "crop_size": 32, "image_processor_type": None, "feature_extractor_type": "DeiTFeatureExtractor"},
+            Image((32, 32), resample=3, both=(40, 40)),
+        ),
+        ({"size": 32, "do_center_crop": True, "crop_size": 32}, Image((32, 32))),
+        (
+            {"size": 32, "crop_pct": 0.875, "image_processor_type": None, "feature_extractor_type": "ConvNextFeatureExtractor"},
+            Image((32, 32), resample=3, shorter=36),
+        ),
+        ({"size": {"shortest_edge": 384}, "image_processor_type": "ConvNextImageProcessor"}, Image((384, 384), resample=3)),
         ({"do_normalize": False}, Image((32, 32), mean=(0.0,) * 3, std=(1.0,) * 3)),
         ({"resample": 3, "image_mean": [0.1, 0.2, 0.3]}, Image((32, 32), resample=3, mean=(0.1, 0.2, 0.3))),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeVar
 
@@ -22,17 +22,25 @@ T = TypeVar("T")
 class Batch:
     inputs: Mapping[str, Tensor]  # tokens, positions, segments | pixels
     layout: Layout
+    targets: Mapping[str, Tensor] = field(default_factory=dict)  # what should be answered: rows and labels of each term
+    ids: Tensor | None = None  # the samples' numbers, by which any of them can be made again
 
     def to(self, device: torch.device) -> Batch:
         if device.type == "cpu":
             return self
-        pinned = device.type == "cuda"  # else the copy waits for all that the device has yet to do
-        inputs = {name: (t.pin_memory() if pinned else t).to(device, non_blocking=True) for name, t in self.inputs.items()}
-        return Batch(inputs, self.layout.to(device))
+
+        def sent(tensor: Tensor) -> Tensor:
+            pinned = device.type == "cuda"  # else the copy waits for all that the device has yet to do
+            return (tensor.pin_memory() if pinned else tensor).to(device, non_blocking=True)
+
+        inputs, targets = ({name: sent(tensor) for name, tensor in part.items()} for part in (self.inputs, self.targets))
+        return Batch(inputs, self.layout.to(device), targets, self.ids)
 
 
-def pack(encodings: Sequence[Encoding], multiple: int = 1) -> Batch:
+def pack(encodings: Sequence[Encoding], multiple: int = 1, segments: int = 2) -> Batch:
     """Sequences end to end, nothing padded but the whole: to a multiple of so many tokens, by a last sequence that nobody reads.
+
+    A model that tells fewer than two `segments` apart (RoBERTa's kind) reads all texts of a pair as the first.
 
     oneDNN keeps a plan for every number of rows it ever multiplied. With any number up to a thousand, that grew to hundreds of MB.
     """
@@ -41,14 +49,15 @@ def pack(encodings: Sequence[Encoding], multiple: int = 1) -> Batch:
     tail = -real % multiple
     lengths += [tail] if tail else []
     starts = np.cumsum([0, *lengths[:-1]])
-    tokens, segments = np.zeros((2, real + tail), np.int64)
+    tokens, types = np.zeros((2, real + tail), np.int64)
     tokens[:real] = np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int64, real)
-    segments[:real] = np.fromiter(chain.from_iterable(e.type_ids for e in encodings), np.int64, real)
+    if segments > 1:
+        types[:real] = np.fromiter(chain.from_iterable(e.type_ids for e in encodings), np.int64, real)
     positions = np.arange(real + tail) - np.repeat(starts, lengths)
     positions[real:] = 0  # the last may be longer than the model has positions
     inputs = {"tokens": tokens, "positions": positions}
-    if segments.any():
-        inputs["segments"] = segments
+    if types.any():
+        inputs["segments"] = types
     return Batch({name: torch.from_numpy(value) for name, value in inputs.items()}, Packed.of(lengths))
 
 

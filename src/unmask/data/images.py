@@ -65,8 +65,8 @@ def pixels(picture: Picture, image: Image) -> Tensor:
     opened = open_picture(picture, image.channels)
     height, width = image.size
     filtered = Pillow.Resampling(image.resample)
-    if image.shorter:
-        opened = opened.resize(_shorter(opened.size, image.shorter, picture), filtered)
+    if image.shorter or any(image.both):
+        opened = opened.resize(_shorter(opened.size, image.shorter, picture) if image.shorter else (image.both[1], image.both[0]), filtered)
         left, top = (opened.width - width) // 2, (opened.height - height) // 2
         opened = opened.crop((left, top, left + width, top + height))  # beyond the edge, where it is smaller, all is black
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -23,7 +23,8 @@ from unmask.data.images import Picture, pixels
 from unmask.errors import UserError
 from unmask.model import store
 from unmask.model.card import Card
-from unmask.model.embed import ImageConfig
+from unmask.model.embed import ImageConfig, TextConfig
+from unmask.model.extend import extend
 from unmask.model.layout import Recording
 from unmask.model.model import Model
 from unmask.tasks import task, tasks
@@ -31,6 +32,7 @@ from unmask.tasks.base import Array, Input, Task, Window
 from unmask.tokenizer import Encoding, Tokenizer
 
 T = TypeVar("T")
+EXTRA = ("[CLS]", "[DISTILL]")  # what stands before the patches
 
 
 @dataclass(frozen=True)
@@ -172,12 +174,18 @@ class Predictor:
         batch = self._stack([given]) if self.pictures else self._packed([window.encoding for window in windows])
         recording = Recording(batch.layout)
         self.model(batch.inputs, recording)
+        if not recording.maps:
+            raise UserError(f"a {self.model.config.family} has no attention to show; hidden gives what leaves each of its stages")
         weights = torch.stack([maps[0] for maps in recording.maps]).float().cpu().numpy()
         if windows:
             encoding = windows[0].encoding
             return Maps(tuple(encoding.tokens), tuple(map(bool, encoding.special_tokens_mask)), weights)
-        pieces = self._patches()
+        pieces = self._patches(weights.shape[-1])
         return Maps(pieces, tuple("," not in piece for piece in pieces), weights)
+
+    def extend(self, words: Sequence[str]) -> list[str]:
+        """Add words to the vocabulary, each started from the pieces it was made of so far; those that were new are given back."""
+        return extend(self.loaded, words)
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """A folder that this library, transformers and sentence-transformers load."""
@@ -222,18 +230,15 @@ class Predictor:
     def _packed(self, encodings: Sequence[Encoding], *, even: bool = False) -> Batch:
         """A batch on the device; `even`: of one of few numbers of tokens, see `pack`."""
         multiple = 1 if not even else 16 if sum(map(len, encodings)) < 256 else 64
-        batch, segments = pack(encodings, multiple), getattr(self.model.config.embed, "segments", 0)
-        if "segments" in batch.inputs and segments and int(batch.inputs["segments"].max()) >= segments:
-            raise UserError(f"this model tells {segments} segments apart, and a pair has {int(batch.inputs['segments'].max()) + 1}; give it single texts")
-        return batch.to(self.device)
+        return pack(encodings, multiple, segments=cast(TextConfig, self.model.config.embed).segments).to(self.device)
 
     def _hidden(self, inputs: Any, layers: Sequence[int], *, single: bool) -> Iterator[Hidden]:
         found: list[tuple[tuple[str, ...], tuple[tuple[int, int], ...], Array]]
         for chunk in _batched(self._checked(inputs, None), self.images if self.pictures else self.chunk):
             if self.pictures:
                 batch = self._stack(chunk)
-                states = self._states(batch, layers)
-                found = [(self._patches(), (), rows) for rows in states.unflatten(0, (len(chunk), -1)).float().cpu().numpy()]
+                states = self._states(batch, layers).unflatten(0, (len(chunk), -1))
+                found = [(self._patches(len(rows)), (), rows) for rows in states.float().cpu().numpy()]
             else:
                 windows = self._windows(chunk)
                 pending = self._start(windows, lambda batch: self._states(batch, layers))
@@ -246,6 +251,8 @@ class Predictor:
     def _states(self, batch: Batch, layers: Sequence[int]) -> Tensor:
         """(T, layers, D)."""
         states = list(self.model.encoder.states(self.model.enter(batch.inputs, batch.layout), batch.inputs.get("positions"), batch.layout))
+        if len({states[layer].shape for layer in layers}) > 1:
+            raise UserError(f"the layers of a {self.model.config.family} differ in shape; ask for one at a time")
         return torch.stack([batch.layout.tokens(states[layer]) for layer in layers], 1)
 
     def _windows(self, texts: Sequence[Any]) -> list[Window]:
@@ -269,16 +276,17 @@ class Predictor:
         if image is None:
             raise UserError("the folder does not say how its pictures are prepared; put a preprocessor_config.json beside config.json")
         ready = torch.stack([pixels(cast(Picture, picture), image) for picture in pictures]).to(next(self.model.parameters()).dtype)
-        height, width = image.size
-        tokens = config.extra + (height // config.patch) * (width // config.patch)
-        return stack(ready, tokens).to(self.device)
+        return stack(ready, config.tokens(image.size)).to(self.device)
 
-    def _patches(self) -> tuple[str, ...]:
+    def _patches(self, count: int) -> tuple[str, ...]:
+        """What to call so many rows: the early stages of a CNN have finer patches than what leaves it."""
         config, image = self.model.config.embed, self.card.image
         assert isinstance(config, ImageConfig)
         assert image is not None
-        rows, columns = image.size[0] // config.patch, image.size[1] // config.patch
-        return (*(["[CLS]"] * config.extra), *(f"{row},{column}" for row in range(rows) for column in range(columns)))
+        while config.tokens(image.size) < count:
+            config = replace(config, patch=config.patch // 2)
+        rows, columns = config.grid_of(image.size)
+        return (*EXTRA[: config.extra], *(f"{row},{column}" for row in range(rows) for column in range(columns)))
 
     # ---- checks
 

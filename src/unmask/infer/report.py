@@ -106,11 +106,10 @@ def thing(name: str, *, as_json: bool) -> None:
 def _folder(name: str) -> dict[str, Any]:
     loaded = store.load(name)
     model, card, tokenizer = loaded.model, loaded.card, loaded.tokenizer
-    encoder = model.config.encoder
     found: dict[str, Any] = {
         "folder": name,
         "family": model.config.family,
-        "shape": f"{encoder.depth} layers, width {encoder.width}, {encoder.heads} heads, inner {encoder.hidden}, {encoder.norm}-norm",
+        "shape": str(model.config.encoder),
         "parameters": parameters(model),
         "heads": dict(model.config.heads),
     }
@@ -131,10 +130,7 @@ def _shapes() -> list[dict[str, Any]]:
         return [
             {
                 "shape": f"{kind}.{size}",
-                "layers": config.encoder.depth,
-                "width": config.encoder.width,
-                "heads": config.encoder.heads,
-                "inner": config.encoder.hidden,
+                "made of": str(config.encoder),
                 "parameters": parameters(families.build(config)),
             }
             for kind in families.names()

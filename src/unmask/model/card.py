@@ -31,14 +31,15 @@ PROBLEMS = {"multi_label_classification": "many", "regression": "number", "singl
 
 @dataclass(frozen=True)
 class Image:
-    """How a picture becomes pixels: resize (its shorter side, where a crop follows), crop, scale to 0..1, mean and std."""
+    """How a picture becomes pixels: resize, crop, scale to 0..1, mean and std."""
 
     size: tuple[int, int] = (224, 224)
     channels: int = 3
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     resample: int = 2  # Pillow's number: 2 bilinear, 3 bicubic
-    shorter: int = 0  # resize the shorter side to this, then crop the middle; 0: resize both sides
+    shorter: int = 0  # resize the shorter side to this, then crop the middle
+    both: tuple[int, int] = (0, 0)  # resize to this height and width, then crop the middle; where neither is said, resize to `size`
 
 
 @dataclass(frozen=True)
@@ -165,16 +166,34 @@ def _image(path: Path, image: Image) -> Image:
     for name, known in (("do_resize", True), ("do_rescale", True), ("rescale_factor", 1 / 255)):
         if settings.get(name) is not None and settings[name] != known:
             raise UserError(f"{path} says {name} is {settings[name]}, which is not known here; only {known} is")
-    size = image.size if settings.get("size") is None else settings["size"]
-    cropped = size if settings.get("crop_size") is None else settings["crop_size"]
-    shorter = size["shortest_edge"] if isinstance(size, dict) and "shortest_edge" in size else 0
-    if settings.get("do_center_crop") and not shorter and _sides(path, size) != _sides(path, cropped):
-        raise UserError(f"{path} resizes both sides and then crops, which is not known here; only {{'shortest_edge'}} is followed by a crop")
+    kind = str(settings.get("image_processor_type") or settings.get("feature_extractor_type") or "")
+    usual = 3 if kind.startswith(("DeiT", "ConvNext")) else image.resample
     plain = settings.get("do_normalize") is False
     mean, std = settings.get("image_mean") or image.mean, settings.get("image_std") or image.std
-    found = fitted(image, path, {"mean": mean, "std": std, "resample": settings.get("resample", image.resample), "shorter": shorter})
-    found = replace(found, size=_sides(path, cropped if shorter else size), channels=len(found.mean))
-    return replace(found, mean=(0.0,) * found.channels, std=(1.0,) * found.channels) if plain else found
+    found = fitted(image, path, {"mean": mean, "std": std, "resample": settings.get("resample", usual)})
+    found = replace(found, channels=len(found.mean))
+    found = replace(found, mean=(0.0,) * found.channels, std=(1.0,) * found.channels) if plain else found
+    return _resnets(path, settings, found) if kind.startswith("ConvNext") else _resized(path, settings, found)
+
+
+def _resized(path: Path, settings: Mapping[str, Any], image: Image) -> Image:
+    size = image.size if settings.get("size") is None else settings["size"]
+    cropped = size if settings.get("crop_size") is None else settings["crop_size"]
+    if isinstance(size, dict) and "shortest_edge" in size:
+        return replace(fitted(image, path, {"shorter": size["shortest_edge"]}), size=_sides(path, cropped))
+    sides = _sides(path, size)
+    if settings.get("do_center_crop") and _sides(path, cropped) != sides:
+        return replace(image, size=_sides(path, cropped), both=sides)
+    return replace(image, size=sides)
+
+
+def _resnets(path: Path, settings: Mapping[str, Any], image: Image) -> Image:
+    """ConvNeXT's image processor, which ResNets are published with: the shorter side to size / crop_pct, then the middle; from 384 on, both sides."""
+    side, _ = _sides(path, settings.get("size", 384))
+    part = settings.get("crop_pct", 224 / 256)
+    if type(part) not in (int, float) or not 0 < part <= 1:
+        raise UserError(f"{path} says crop_pct is {part!r}, it should be a number from 0 to 1; copy it again from where it came")
+    return replace(image, size=(side, side), shorter=int(side / part) if side < 384 else 0)
 
 
 def _sides(path: Path, size: Any) -> tuple[int, int]:
@@ -203,11 +222,12 @@ def _timm_image(path: Path, settings: Mapping[str, Any]) -> Image:
 
 def _image_json(image: Image) -> dict[str, Any]:
     height, width = image.size
-    cropped = {"size": {"shortest_edge": image.shorter}, "do_center_crop": True, "crop_size": {"height": height, "width": width}}
+    first = {"shortest_edge": image.shorter} if image.shorter else {"height": image.both[0], "width": image.both[1]}
+    cropped = {"size": first, "do_center_crop": True, "crop_size": {"height": height, "width": width}}
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
-        **(cropped if image.shorter else {"size": {"height": height, "width": width}}),
+        **(cropped if image.shorter or any(image.both) else {"size": {"height": height, "width": width}}),
         "resample": image.resample,
         "do_rescale": True,
         "rescale_factor": 1 / 255,
@@ -226,6 +246,7 @@ def _sound(card: Card, folder: Path) -> None:
         (card.windows >= 0, f"windows cannot overlap by {card.windows}"),
         (set(card.pooling) <= set(POOLINGS), f"pooling {', '.join(card.pooling)} is not known; known: {', '.join(POOLINGS)}"),
         (min(image.size) > 0 and image.shorter >= 0, f"pictures cannot be {image.size[0]} x {image.size[1]} from {image.shorter}"),
+        (image.both == (0, 0) or (min(image.both) > 0 and not image.shorter), f"pictures cannot be resized to {image.both[0]} x {image.both[1]}"),
         (image.resample in RESAMPLE.values(), f"resample {image.resample} is none of Pillow's numbers, 0 to 5"),
         (len(image.mean) == len(image.std) == image.channels, f"mean and std are of {len(image.mean)} and {len(image.std)} channels, not {image.channels}"),
         (min(image.std, default=0) > 0, "a std of a picture must be above 0"),

@@ -20,7 +20,7 @@ class TextConfig:
     segments: int = 2  # 0: none
     kind: Literal["learned", "sinusoidal", "none"] = "learned"
     first: int = 0  # the row of the first position (RoBERTa: 2)
-    width: int = 0  # width of the embedding where it is not the encoder's (ALBERT, ELECTRA)
+    width: int = 0  # width of the embedding where a layer brings it to the encoder's (ALBERT, ELECTRA)
     norm: bool = True
     norm_bias: bool = True
     epsilon: float = 1e-12
@@ -33,16 +33,28 @@ class ImageConfig:
     size: tuple[int, int] = (224, 224)  # height, width
     patch: int = 16
     channels: int = 3
-    extra: int = 1  # tokens before the patches: the class token (and DeiT's distillation token)
+    extra: int = 1  # tokens before the patches: the class token (and DeiT's distillation token); 0: none, as in a CNN
     dropout: float = 0.0
+    partial: bool = False  # whether a last patch may stand over the edge, as a CNN's may
 
     def __post_init__(self) -> None:
-        if any(side % self.patch or side <= 0 for side in self.size):
+        if min(self.size) <= 0 or not self.takes(self.size):
             raise ValueError(f"patches of {self.patch} do not divide an image of {self.size[0]} x {self.size[1]}")
+
+    def takes(self, size: tuple[int, int]) -> bool:
+        return self.partial or not any(side % self.patch for side in size)
 
     @property
     def grid(self) -> tuple[int, int]:
-        return self.size[0] // self.patch, self.size[1] // self.patch
+        return self.grid_of(self.size)
+
+    def grid_of(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of patches in a picture of that size."""
+        return -(-size[0] // self.patch), -(-size[1] // self.patch)
+
+    def tokens(self, size: tuple[int, int]) -> int:
+        rows, columns = self.grid_of(size)
+        return self.extra + rows * columns
 
 
 class TextEmbed(nn.Module):
@@ -57,7 +69,7 @@ class TextEmbed(nn.Module):
         self.segments = table(config.segments, inner) if config.segments else None
         self.norm = nn.LayerNorm(inner, eps=config.epsilon, bias=config.norm_bias) if config.norm else nn.Identity()
         self.drop = nn.Dropout(config.dropout)
-        self.project = nn.Linear(inner, width) if inner != width else nn.Identity()
+        self.project = nn.Linear(inner, width) if config.width else nn.Identity()
 
     def forward(self, tokens: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
         x: Tensor = self.words(tokens)

@@ -75,6 +75,15 @@ class EncoderConfig:
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation {self.activation!r} is none of {', '.join(ACTIVATIONS)}")
 
+    @property
+    def layers(self) -> int:
+        """How many have weights of their own."""
+        return self.distinct or self.depth
+
+    def __str__(self) -> str:
+        shared = f" ({self.layers} with weights of their own)" if self.distinct else ""
+        return f"{self.depth} layers{shared}, width {self.width}, {self.heads} heads, inner {self.hidden}, {self.norm}-norm"
+
 
 class Rotary(nn.Module):
     """Rotary positions (Su et al. 2021): turn each pair of a head's numbers by an angle that grows with the position."""
@@ -159,7 +168,7 @@ class Encoder(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.layers = nn.ModuleList(Layer(config, first=i == 0) for i in range(config.distinct or config.depth))
+        self.layers = nn.ModuleList(Layer(config, first=i == 0) for i in range(config.layers))
         self.norm = layer_norm(config) if config.norm == "pre" else nn.Identity()
         self.rotary = nn.ModuleList(Rotary(base, config.width // config.heads) for base in config.rotary)
 

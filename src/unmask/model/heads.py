@@ -42,20 +42,57 @@ class Linear(nn.Module):
         return self.out(self.drop(layout.at(x) if self.over == "texts" else x))
 
 
+class Dense(nn.Module):
+    """One dense layer more before the one added, as in the heads of RoBERTa, DistilBERT, ELECTRA and ModernBERT.
+
+    Over texts it reads the first token, or the mean of all.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        labels: int,
+        over: Over,
+        activation: str,
+        dropout: tuple[float, float] = (0.0, 0.0),  # before the dense layer, and after it
+        norm: nn.Module | None = None,
+        bias: bool = True,
+        mean: bool = False,
+    ) -> None:
+        super().__init__()
+        self.over: Over = over
+        self.mean = mean
+        self.before, self.after = (nn.Dropout(rate) for rate in dropout)
+        self.dense = nn.Linear(width, width, bias=bias)
+        self.activation = ACTIVATIONS[activation]
+        self.norm = norm or nn.Identity()
+        self.out = nn.Linear(width, labels)
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        if self.over == "texts":
+            x = mean(x, layout) if self.mean else layout.at(x)
+        return self.out(self.after(self.norm(self.activation(self.dense(self.before(x))))))
+
+
 class Words(nn.Module):
     """Which piece stands here: a dense layer and a norm, then the embedding's own matrix turned round, and a bias."""
 
     over: Over = "tokens"
 
-    def __init__(self, width: int, inner: int, vocabulary: int, activation: str, epsilon: float) -> None:
+    def __init__(self, width: int, inner: int, vocabulary: int, activation: str, epsilon: float, *, bias: bool = True, norm_bias: bool = True) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, inner)
+        self.dense = nn.Linear(width, inner, bias=bias)
         self.activation = ACTIVATIONS[activation]
-        self.norm = nn.LayerNorm(inner, eps=epsilon)
+        self.norm = nn.LayerNorm(inner, eps=epsilon, bias=norm_bias)
         self.decoder = nn.Linear(inner, vocabulary)  # Model.tie makes its weight the embedding's
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         return self.decoder(self.norm(self.activation(self.dense(x))))
+
+
+def mean(x: Tensor, layout: Layout) -> Tensor:
+    """The mean of each sequence's rows."""
+    return layout.sum(x) / layout.lengths.to(x.device)[:, None]
 
 
 POOLINGS = ("cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from unmask.model.embed import ImageConfig, ImageEmbed, TextConfig
-from unmask.model.encoder import EncoderConfig
 from unmask.model.layout import Layout
+
+
+class Trunk(Protocol):
+    """What everybody may ask of the shape of what stands between embedding and heads; `str` of it is for people."""
+
+    @property
+    def width(self) -> int: ...  # of the rows that leave it
+
+    @property
+    def depth(self) -> int: ...  # how many states follow the one that enters
+
+    @property
+    def layers(self) -> int: ...  # how many parts have weights of their own
 
 
 @dataclass(frozen=True)
@@ -20,7 +32,7 @@ class ModelConfig:
 
     family: str
     embed: TextConfig | ImageConfig
-    encoder: EncoderConfig
+    encoder: Trunk
     heads: tuple[tuple[str, int], ...] = ()
     pooler: bool = True
     tied: bool = True  # the word head's matrix is the embedding's
@@ -30,10 +42,13 @@ class ModelConfig:
     def with_heads(self, **heads: int) -> ModelConfig:
         return replace(self, heads=tuple(heads.items()))
 
+    def detail(self, name: str, usual: Any = None) -> Any:
+        return dict(self.details).get(name, usual)
+
     @property
     def longest(self) -> int | None:
         """The longest sequence it takes, in tokens; None where positions have no end."""
-        return self.embed.positions if isinstance(self.embed, TextConfig) and self.embed.kind == "learned" else None
+        return self.embed.positions if isinstance(self.embed, TextConfig) and self.embed.kind != "sinusoidal" else None
 
 
 class Model(nn.Module):
@@ -64,7 +79,8 @@ class Model(nn.Module):
     def enter(self, inputs: Mapping[str, Tensor], layout: Layout) -> Tensor:
         """What goes into the first layer."""
         if "pixels" in inputs:
-            return layout.lay(self.embed(inputs["pixels"]))
+            found = self.embed(inputs["pixels"])
+            return layout.lay(found) if found.dim() == 3 else found  # a CNN lays its maps once they are rows
         return self.embed(inputs["tokens"], inputs["positions"], inputs.get("segments"))
 
     def read(self, head: str, rows: Tensor, layout: Layout) -> Tensor:

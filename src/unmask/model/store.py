@@ -27,7 +27,7 @@ from unmask.tokenizer import Tokenizer
 # What a config.json may say that is no longer so once the folder is written anew: timm's own, another dtype, other labels.
 STALE = set("architecture num_classes pretrained_cfg num_features _name_or_path torch_dtype quantization_config auto_map".split())
 STALE |= {"id2label", "label2id", "num_labels", "problem_type"}
-FIXED = {"next": 2, "spans": 2, "choice": 1}
+FIXED = {"next": 2, "spans": 2, "choice": 1, "replaced": 1}
 
 
 @dataclass
@@ -48,7 +48,7 @@ def load(
     leave: Sequence[str] = (),
     seed: int = 0,
 ) -> Loaded:
-    """Read a model folder (or a hub id, or a bare .npz of ViT).
+    """Read a model folder (or a hub id, or one bare file: a .npz of ViT, a .pth of torchvision's ResNet).
 
     `heads` asks for these heads, with so many labels each, in place of the folder's own. One that the folder has with as many
     labels keeps its weights; any other is new, drawn from `seed`, and the labels' names are then for you to give.
@@ -81,10 +81,9 @@ def save(loaded: Loaded, folder: str | Path, *, overwrite: bool = False) -> None
     model, kind = loaded.model, family(loaded.model.config.family)
     if any(p.dtype != torch.float32 for p in model.parameters()):
         raise UserError("this model was loaded in bf16, and saving it would lose digits; load it with precision='float32' to save it")
-    heads = tuple(model.heads)
     card = loaded.card
     config = {name: value for name, value in loaded.config.items() if name not in STALE}
-    config |= kind.write(model.config) | {"architectures": [kind.architecture(heads)], "dtype": "float32"}
+    config |= kind.write(model.config) | {"architectures": [kind.architecture(model.config)], "dtype": "float32"}
     if card.labels:
         config["id2label"] = {str(i): label for i, label in enumerate(card.labels)}
         config["label2id"] = {label: i for i, label in enumerate(card.labels)}
@@ -96,7 +95,7 @@ def save(loaded: Loaded, folder: str | Path, *, overwrite: bool = False) -> None
     files = {name: json.dumps(value, ensure_ascii=False, indent=2) + "\n" for name, value in (("config.json", config), ("provenance.json", provenance))}
     files |= card_files(card, model.config.encoder.width)
     if loaded.tokenizer is not None:
-        files |= loaded.tokenizer.files(card.length)
+        files |= loaded.tokenizer.files(card.length, segments=getattr(model.config.embed, "segments", 0) > 0)
     write_folder(Path(folder), files, named_tensors(model), overwrite=overwrite)
 
 
@@ -114,7 +113,7 @@ def _read(place: Path) -> tuple[dict[str, Any], Weights]:
         return read_json(place / "config.json"), read_weights(place)
     if place.is_dir():
         raise UserError(f"{place} holds no config.json, so it is no model folder; give the folder that save wrote")
-    weights = read_file(place) if place.suffix == ".npz" else {}
+    weights = read_file(place) if place.suffix in (".npz", ".pth", ".pt", ".bin", ".safetensors") else {}
     config = next((found for one in all_families() if (found := one.bare(weights))), None)
     if config is None:
         raise UserError(f"{place} is one file and says no shape; give the folder that holds it and its config.json")
@@ -129,9 +128,8 @@ def _shape(kind: Family, config: Mapping[str, Any], weights: Weights, place: Pat
         raise UserError(f"{path} lacks {error.args[0]}; copy it again from where it came") from None
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} does not describe a model ({error}); copy it again from where it came") from None
-    depth = shape.encoder.distinct or shape.encoder.depth
-    if depth > len(weights):  # to build a million layers takes an hour
-        raise UserError(f"{path} says {depth:,} layers, the weights beside it are {len(weights):,} tensors in all: they are of two models")
+    if shape.encoder.layers > len(weights):  # to build a million layers takes an hour
+        raise UserError(f"{path} says {shape.encoder.layers:,} layers, the weights beside it are {len(weights):,} tensors in all: they are of two models")
     return shape
 
 
@@ -230,7 +228,7 @@ def _agreed(image: Image, embed: ImageConfig) -> None:
     """Pictures may be of another size than the model was trained on, but of whole patches and its channels."""
     if image.channels != embed.channels:
         raise UserError(f"pictures are prepared with {image.channels} channels, the model takes {embed.channels}; correct preprocessor_config.json")
-    if any(side % embed.patch for side in image.size):
+    if not embed.takes(image.size):
         size = " x ".join(map(str, image.size))
         raise UserError(f"pictures are prepared as {size}, which patches of {embed.patch} do not divide; correct preprocessor_config.json")
 

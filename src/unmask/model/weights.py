@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -15,6 +15,8 @@ from unmask.model.families import family
 from unmask.model.families.base import Family
 from unmask.model.folder import Stored, Weights
 from unmask.model.model import Model, initialise
+
+COUNTER = "num_batches_tracked"
 
 
 def named(kind: Family, weights: Weights, where: Path) -> Weights:
@@ -44,15 +46,16 @@ def joined(kind: Family, weights: Weights, tied: bool, where: Path) -> Weights:
 
 
 def fill(model: Model, kind: Family, weights: Weights, *, new: Sequence[str], leave: Sequence[str], where: str, seed: int) -> None:
-    """Give every parameter its numbers; what is missing, unused or of another shape is named."""
-    fresh = {ours for ours, _ in model.named_parameters() if ours.startswith("heads.") and ours.split(".")[1] in new}
+    """Give every tensor its numbers; what is missing, unused or of another shape is named."""
+    ours = dict(tensors(model))
+    fresh = {name for name in ours if name.startswith("heads.") and name.split(".")[1] in new and not _shared(kind, name, ours[name], weights)}
     if any(model.heads[head].over == "pooled" for head in new) and known_by(kind, "pooler") not in weights:
-        fresh |= {ours for ours, _ in model.named_parameters() if ours.startswith("pooler.")}
-    theirs = {ours: kind.theirs(ours) for ours, _ in model.named_parameters() if ours not in fresh}
-    lost = [name for names in theirs.values() for name in names if name not in weights]
+        fresh |= {name for name in ours if name.startswith("pooler.")}
+    theirs = {name: kind.theirs(name) for name in ours if name not in fresh}
+    lost = [name for names in theirs.values() for name in names if name not in weights and not name.endswith(COUNTER)]
     if lost:
         raise UserError(f"{where} lacks {listed(lost)}; it is not whole, or config.json describes another model")
-    state = {ours: _tensor(names, weights, tuple(model.get_parameter(ours).shape), where) for ours, names in theirs.items()}
+    state = {name: _tensor(names, weights, ours[name], where) for name, names in theirs.items()}
     used = {name for names in theirs.values() for name in names}
     if model.tied and kind.theirs("heads.words.decoder.weight")[0] in weights:
         used.add(_same_as_embedding(kind, weights, where))
@@ -60,6 +63,18 @@ def fill(model: Model, kind: Family, weights: Weights, *, new: Sequence[str], le
     if unused:
         raise UserError(f"{where} holds weights that nothing here uses: {listed(unused)}; {_why(kind, unused)}")
     _put(model, state, fresh, seed)
+
+
+def tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
+    """What a file holds of a model: its parameters, each once, and running statistics."""
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _shared(kind: Family, ours: str, tensor: Tensor, weights: Weights) -> bool:
+    """Whether the file holds this part of a new head: ModernBERT pretrains the dense layer that all its heads begin with."""
+    (theirs,) = kind.theirs(ours)
+    return ".out." not in ours and theirs in weights and weights[theirs].shape == tuple(tensor.shape)
 
 
 def _why(kind: Family, unused: Sequence[str]) -> str:
@@ -70,10 +85,13 @@ def _why(kind: Family, unused: Sequence[str]) -> str:
     return f"if they may stay behind, say leave={[unused[0]]}"
 
 
-def _tensor(names: Sequence[str], weights: Weights, shape: tuple[int, ...], where: str) -> Tensor:
-    """One of our parameters, read from the file, in float32."""
-    parts = []
+def _tensor(names: Sequence[str], weights: Weights, ours: Tensor, where: str) -> Tensor:
+    """One of our tensors, read from the file, in float32."""
+    parts: list[Tensor] = []
+    shape = tuple(ours.shape)
     for name in names:
+        if name.endswith(COUNTER):  # how many batches a norm has seen: nothing is computed from it, and old files lack it
+            return weights[name].read().long().reshape(()) if name in weights else torch.tensor(0)
         wanted = (shape[0] // len(names), *shape[1:]) if shape else shape
         _agree(name, weights[name], wanted, where)
         found = weights[name].read()
@@ -111,20 +129,22 @@ def _put(model: Model, state: dict[str, Tensor], fresh: set[str], seed: int) -> 
         module = model.get_submodule(owner)
         if isinstance(module, nn.ParameterList):
             module[int(last)] = nn.Parameter(tensor.detach())
+        elif last in module._buffers:
+            setattr(module, last, tensor)
         else:
             setattr(module, last, nn.Parameter(tensor.detach()))
     model.tie()
 
 
 def named_tensors(model: Model) -> dict[str, Tensor]:
-    """Every parameter under the name it has in a file."""
+    """Every tensor under the name it has in a file."""
     kind = family(model.config.family)
     found: dict[str, Tensor] = {}
-    for ours, tensor in model.named_parameters():
+    for ours, tensor in tensors(model):
         theirs = kind.theirs(ours)
         for name, part in zip(theirs, tensor.chunk(len(theirs)) if len(theirs) > 1 else (tensor,), strict=True):
             trunk = not ours.startswith("heads.")
-            found[kind.prefix + name if trunk and len(model.heads) else name] = part
+            found[kind.prefix + name if trunk and len(model.heads) else kind.native(model.config, name)] = part
     if not model.config.tied:
         found |= {second: found[first].clone() for second, first in kind.aliases.items() if first in found}
     return found
@@ -138,7 +158,8 @@ def patterns(kind: Family, owner: str) -> list[str]:
 
 def known_by(kind: Family, owner: str) -> str:
     """The one tensor by which a head, or the pooler, is known in a file."""
-    return kind.theirs({"words": "heads.words.dense.weight", "pooler": "pooler.dense.weight"}.get(owner, f"heads.{owner}.out.weight"))[0]
+    usual = {"words": "heads.words.dense.weight", "pooler": "pooler.dense.weight"}.get(owner, f"heads.{owner}.out.weight")
+    return kind.theirs(kind.known_by.get(owner, usual))[0]
 
 
 def listed(names: Iterable[str], most: int = 3) -> str:

@@ -1,4 +1,4 @@
-"""One vector a text, as the folder pools and normalises; without a word from the folder, the mean of all tokens."""
+"""One vector a text, as the folder pools and normalises; without a word from the folder, the mean of all tokens, or the class token of a picture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unmask.data.batch import Batch
 from unmask.errors import UserError, near
-from unmask.model.heads import pool
+from unmask.model.heads import mean, pool
 from unmask.model.model import Model
 from unmask.tasks.base import Array, Input, Task, Window
 
@@ -31,7 +31,8 @@ class Embed(Task):
 
     def outputs(self, model: Model, rows: Tensor, batch: Batch) -> Tensor:
         if "pixels" in batch.inputs:
-            pooled = batch.layout.at(rows).float()
+            extra = model.config.embed.extra  # type: ignore[union-attr]
+            pooled = (batch.layout.at(rows) if extra else mean(rows, batch.layout)).float()  # a CNN has no class token
         else:
             skip = 0 if self.card.include_prompt else self.taken
             pooled = pool(rows, batch.layout, self.card.pooling or ("mean",), batch.inputs["positions"], skip)

@@ -14,12 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Encoding as Encoding
 from tokenizers import Tokenizer as Rust
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from unmask.config import read_json
 from unmask.errors import UserError
+from unmask.tokenizer import foreign
+from unmask.tokenizer.foreign import content
 
 Text = str | tuple[str, str]
 
@@ -31,7 +33,7 @@ SPECIAL = {  # each role, and the names it has: BERT's first
     "mask_token": ("[MASK]", "<mask>"),
 }
 AS_THEY_ARE = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that take a tokenizer.json as it is
-LONGER = 200  # pieces; no word has as many
+LONGER = 200  # pieces; what a cut changes lies nearer to it
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -43,7 +45,7 @@ class Tokenizer:
         rust.no_padding()
         self.rust = rust
         self.settings = dict(settings)
-        named = {role: _content(settings[role], role) for role in SPECIAL if settings.get(role)}
+        named = {role: content(settings[role], role) for role in SPECIAL if settings.get(role)}
         here = {role: next((name for name in usual if rust.token_to_id(name) is not None), None) for role, usual in SPECIAL.items()}
         self.roles = {role: name for role in SPECIAL if (name := named.get(role) or here[role])}
         self._lock = threading.Lock()  # truncation is a state of the Rust object
@@ -52,7 +54,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
-        """From `tokenizer.json`, else `vocab.txt`; the casing rules are those of `tokenizer_config.json`, for either."""
+        """From `tokenizer.json`, else `vocab.txt`, the casing rules those of `tokenizer_config.json` for either; else as `foreign` reads it."""
         settings: dict[str, Any] = {}
         for name in ("special_tokens_map.json", "tokenizer_config.json"):
             if (folder / name).is_file():
@@ -67,13 +69,16 @@ class Tokenizer:
             return cls(rust, settings)
         if (folder / "vocab.txt").is_file():
             return cls.from_vocabulary(read_vocabulary(folder / "vocab.txt"), settings)
-        raise UserError(f"{folder} holds no tokenizer: put tokenizer.json or vocab.txt beside config.json")
+        if (found := foreign.read(folder, settings)) is not None:
+            return cls(found, settings)
+        others = "vocab.json and merges.txt, spiece.model, sentencepiece.bpe.model"
+        raise UserError(f"{folder} holds no tokenizer: put tokenizer.json or vocab.txt (or {others}) beside config.json")
 
     @classmethod
     def from_vocabulary(cls, pieces: Mapping[str, int], settings: Mapping[str, Any] | None = None) -> Tokenizer:
         """BERT's own rules over a vocabulary: clean, split at Chinese characters and punctuation, lowercase if told to."""
         settings = dict(settings or {})
-        special = {role: _content(settings.get(role) or usual[0], role) for role, usual in SPECIAL.items()}
+        special = {role: content(settings.get(role) or usual[0], role) for role, usual in SPECIAL.items()}
         for role, token in special.items():
             if token not in pieces:
                 raise UserError(f"the vocabulary lacks {token}, its {role.replace('_', ' ')}: add it, or name another in tokenizer_config.json")
@@ -90,16 +95,21 @@ class Tokenizer:
         rust.add_special_tokens(list(special.values()))
         return cls(rust, settings)
 
-    def files(self, length: int | None = None) -> dict[str, str]:
-        """Every file another library wants of this tokenizer, by name."""
+    def files(self, length: int | None = None, *, segments: bool = True) -> dict[str, str]:
+        """Every file another library wants of this tokenizer, by name. `segments`: whether the model takes them."""
         pieces = {number: piece for piece, number in self.rust.get_vocab(with_added_tokens=False).items()}
         ours = isinstance(self.rust.model, models.WordPiece)
-        settings = {"tokenizer_class": "BertTokenizer" if ours else "PreTrainedTokenizerFast", **self.settings, **self.roles}
+        settings = {"tokenizer_class": "BertTokenizer", **self.settings, **self.roles}
+        if not ours and settings["tokenizer_class"] not in AS_THEY_ARE:
+            settings["tokenizer_class"] = AS_THEY_ARE[0]  # any other class would build the tokenizer anew, by its own rules
+        settings.pop("added_tokens_decoder", None)  # tokenizer.json has them all, and where this stands too, this counts
         for part in self._normalizers():
             if isinstance(part, normalizers.BertNormalizer):  # said aloud: what is left out there means true
                 settings |= {"do_lower_case": part.lowercase, "strip_accents": part.strip_accents, "tokenize_chinese_chars": part.handle_chinese_chars}
         if length is not None:
             settings["model_max_length"] = length
+        if not segments:
+            settings["model_input_names"] = ["input_ids", "attention_mask"]
         with self._lock:
             self.rust.no_truncation()  # else the last encode's would stand in the file
             whole = self.rust.to_str(pretty=True)
@@ -154,6 +164,55 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.rust.decode(list(ids), skip_special_tokens=False)
+
+    # ---- new words
+
+    def add(self, words: Sequence[str]) -> dict[str, list[int]]:
+        """Make entries of these words: all, or none where one cannot be. Of each that was new, the ids of the known pieces it was made of.
+
+        In a vocabulary of WordPiece or Unigram it is found at the start of longer words too, as Korean ones with their particles are.
+        Byte pairs cannot be told of a word, so there it is taken whole out of the text where it stands alone.
+        """
+        with self._lock:
+            self.rust.no_truncation()
+            inside = isinstance(self.rust.model, models.WordPiece | models.Unigram) and self.size == _numbers(self.rust)
+            found: dict[str, tuple[str, list[int]]] = {}
+            for word in [words] if isinstance(words, str) else words:
+                entry, ids = self._entry(word, inside)
+                if ids is not None:
+                    found.setdefault(entry, (word, ids))
+            if found and inside:
+                self.rust.model = _grown(self.rust.model, {entry: ids for entry, (_, ids) in found.items()}, self.size)
+            elif found:
+                if self.rust.get_vocab_size() != self.size:
+                    raise UserError("some numbers of the tokenizer belong to no piece, and new words would take them; save it anew without such gaps")
+                self.rust.add_tokens([AddedToken(entry, single_word=True, normalized=True, lstrip=self._bytes) for entry in found])
+            unknown = self.rust.token_to_id(self.roles.get("unk_token", ""))
+            return {word: [number for number in ids if number != unknown] for word, ids in found.values()}
+
+    @property
+    def _bytes(self) -> bool:
+        """Whether a space is part of the piece behind it."""
+        return isinstance(self.rust.decoder, decoders.ByteLevel)
+
+    def _entry(self, word: str, inside: bool) -> tuple[str, list[int] | None]:
+        """A word as the vocabulary has it, and the pieces it is made of; None where it is there."""
+        if SURROGATE.search(word):
+            raise UserError(f"the word {word!r} holds half of a character cut in two; repair the list it came from")
+        normal = self.rust.normalizer.normalize_str(word) if self.rust.normalizer is not None else word
+        if not normal.strip():
+            raise UserError(f"nothing is left of the word {word!r} once the tokenizer has cleaned it; leave it out")
+        if self.rust.token_to_id(word) is not None:
+            return word, None
+        found = self.rust.encode(f" {word}" if self._bytes else word, add_special_tokens=False)
+        if len(set(found.word_ids)) != 1 or word != word.strip():
+            raise UserError(f"the tokenizer cuts {word!r} at its spaces or marks before it looks anything up; give words without them")
+        longest = getattr(self.rust.model, "max_input_chars_per_word", len(normal))
+        if len(normal) > longest:
+            raise UserError(f"the word {word[:20]!r}... has {len(normal)} letters, and the tokenizer knows none of more than {longest}; leave it out")
+        entry = self.rust.pre_tokenizer.pre_tokenize_str(normal)[0][0] if inside and self.rust.pre_tokenizer is not None else normal.strip()
+        whole = len(found.ids) == 1 and found.tokens[0] != self.roles.get("unk_token")
+        return entry, None if whole or self.rust.token_to_id(entry) is not None else found.ids
 
     # ---- encoding
 
@@ -218,15 +277,34 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     return {piece: number for number, piece in enumerate(lines)}  # of a piece named twice the later line counts, as everywhere
 
 
+def _numbers(rust: Rust) -> int:
+    """How many rows the model alone would need, without what was added to it."""
+    return max(rust.get_vocab(with_added_tokens=False).values()) + 1
+
+
+def _grown(model: Any, entries: Mapping[str, list[int]], first: int) -> Any:
+    """The same model, and these entries with the numbers from `first` on. Rust's own cannot be edited."""
+    state = json.loads(model.__getstate__())
+    if isinstance(model, models.WordPiece):
+        pieces = state["vocab"] | {entry: first + i for i, entry in enumerate(entries)}
+        rules = {rule: state[rule] for rule in ("unk_token", "max_input_chars_per_word", "continuing_subword_prefix")}
+        return models.WordPiece(pieces, **rules)
+    scores = [score for _, score in state["vocab"]]
+    least, unknown = min(scores), state["unk_id"]
+    # Just above the best way to make it of pieces; never below all others, since what is unknown is scored by the least of them.
+    worth = [max(sum(least - 10 if i == unknown else scores[i] for i in ids) + 1e-3, least) for ids in entries.values()]
+    return models.Unigram([*map(tuple, state["vocab"]), *zip(entries, worth, strict=True)], unknown, state["byte_fallback"])
+
+
 def _head(text: str, encoding: Encoding, pieces: int) -> str:
-    """The text up to the end of the word that holds that piece."""
-    if len(encoding) <= pieces:
+    """The text up to the end of that piece, or of the letter that it is a part of: as no pieces were joined there, none before it changes."""
+    offsets = encoding.offsets
+    if len(offsets) <= pieces:
         return text
-    words = encoding.word_ids
     last = pieces - 1
-    while last + 1 < len(words) and words[last + 1] == words[last]:
+    while last + 1 < len(offsets) and offsets[last + 1][0] < offsets[last][1]:
         last += 1
-    return text[: encoding.offsets[last][1]]
+    return text[: offsets[last][1]]
 
 
 def _clean(text: Text) -> Text:
@@ -257,10 +335,3 @@ def _normalizer(settings: Mapping[str, Any]) -> Any:
         rules[rule] = value
     lowercase, strip, chinese = rules.values()
     return normalizers.BertNormalizer(clean_text=True, lowercase=lowercase, strip_accents=strip, handle_chinese_chars=chinese)
-
-
-def _content(token: Any, role: str) -> str:
-    found = token.get("content") if isinstance(token, dict) else token  # an AddedToken written out as an object
-    if not isinstance(found, str):
-        raise UserError(f"tokenizer_config.json says {role} is {token!r}, it should be a text; copy it again from where it came")
-    return found

@@ -11,7 +11,7 @@ import torch
 from unmask import plugins
 from unmask.errors import UserError, near
 from unmask.model.families.base import Family
-from unmask.model.model import Model, ModelConfig, initialise
+from unmask.model.model import Model, ModelConfig
 
 PACKAGE = "unmask.model.families"
 
@@ -45,7 +45,7 @@ def recognise(config: Mapping[str, Any]) -> Family:
     if isinstance(kind, str) and kind in names():
         return family(kind)
     for candidate in families():
-        if kind is None and candidate.recognises(config):
+        if kind in candidate.model_types or (kind is None and candidate.recognises(config)):
             return candidate
     raise UserError(f"config.json says model_type {kind!r}{near(str(kind), names())}")
 
@@ -64,5 +64,5 @@ def new(config: ModelConfig, seed: int = 0) -> Model:
         model = build(config)
     model.to_empty(device="cpu")
     model.tie()
-    initialise(model, torch.Generator().manual_seed(seed))
+    family(config.family).start(model, torch.Generator().manual_seed(seed))
     return model

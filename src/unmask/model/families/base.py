@@ -8,13 +8,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
 from unmask.errors import UserError
-from unmask.model.embed import ImageEmbed, TextConfig, TextEmbed
-from unmask.model.encoder import Encoder
+from unmask.model import heads
+from unmask.model.embed import ImageConfig, ImageEmbed, TextConfig, TextEmbed
+from unmask.model.encoder import Encoder, EncoderConfig
 from unmask.model.folder import Weights
-from unmask.model.model import ModelConfig
+from unmask.model.layout import CAUSAL, FULL
+from unmask.model.model import Model, ModelConfig, initialise
 
 Names = Mapping[str, str | tuple[str, ...]]
 
@@ -27,6 +30,8 @@ class Family(ABC):
     names: ClassVar[Names]
     """Our module -> the file's, `{}` for each number in it; several are stacked, in that order. Trunk without prefix."""
     architectures: ClassVar[Mapping[str, tuple[str, ...]]]  # transformers' class -> the heads it has
+    model_types: ClassVar[tuple[str, ...]] = ()  # what config.json may call it beside the family's own name
+    known_by: ClassVar[Mapping[str, str]] = {}  # a head -> the parameter that only files with that head hold, where it is not the usual one
     aliases: ClassVar[Mapping[str, str]] = {}  # a second name that files give the same tensor
     buffers: ClassVar[tuple[str, ...]] = ()  # patterns of tensors that are no weights
 
@@ -39,10 +44,6 @@ class Family(ABC):
         """The shape -> config.json."""
 
     @abstractmethod
-    def pooler(self, config: ModelConfig) -> nn.Module:
-        """The trunk's own, pretrained with it: what heads that read `pooled` are given."""
-
-    @abstractmethod
     def head(self, name: str, config: ModelConfig, labels: int) -> nn.Module:
         """A head of that name; KeyError where the family has none.
 
@@ -51,9 +52,18 @@ class Family(ABC):
 
     def trunk(self, config: ModelConfig) -> tuple[nn.Module, nn.Module]:
         """What embeds, and the encoder."""
-        width = config.encoder.width
+        width, encoder = config.encoder.width, config.encoder
+        assert isinstance(encoder, EncoderConfig)
         embed = TextEmbed(config.embed, width) if isinstance(config.embed, TextConfig) else ImageEmbed(config.embed, width)
-        return embed, Encoder(config.encoder)
+        return embed, Encoder(encoder)
+
+    def pooler(self, config: ModelConfig) -> nn.Module:
+        """The trunk's own, pretrained with it: what heads that read `pooled` are given. A family without one names none."""
+        return heads.Pooler(config.encoder.width)
+
+    def start(self, model: Model, draw: torch.Generator) -> None:
+        """Fresh weights for a whole model."""
+        initialise(model, draw)
 
     def recognises(self, config: Mapping[str, Any]) -> bool:
         """A config.json that does not say its model_type."""
@@ -62,6 +72,10 @@ class Family(ABC):
     def foreign(self, weights: Weights) -> Weights:
         """Weights under another library's names -> under the names above; as they are if they are not foreign."""
         return weights
+
+    def native(self, config: ModelConfig, name: str) -> str:
+        """The other way, where one model of the family spells a name as the others don't."""
+        return name
 
     def bare(self, weights: Weights) -> dict[str, Any] | None:
         """A config for weights that come without one, where it can be read off them."""
@@ -84,15 +98,105 @@ class Family(ABC):
             found, suffix = self.names[module], f".{last}"
         return tuple(f"{one.format(*numbers)}{suffix}" for one in ((found,) if isinstance(found, str) else found))
 
-    def architecture(self, heads: tuple[str, ...]) -> str:
+    def architecture(self, config: ModelConfig) -> str:
         """transformers' class for a model with these heads, the nearest one where none has just these."""
-        return max(self.architectures, key=lambda name: _overlap(self.architectures[name], heads))
+        ours = tuple(name for name, _ in config.heads)
+        return max(self.architectures, key=lambda name: _overlap(self.architectures[name], ours))
 
 
 def architectures(config: Mapping[str, Any]) -> list[str]:
     """The classes of transformers that a config.json names."""
     said = config.get("architectures")
     return [name for name in said if isinstance(name, str)] if isinstance(said, list) else []
+
+
+# ---- what most configs say in the same words
+
+
+def encoder_of(config: Mapping[str, Any], dropout: float = 0.1, activation: str = "gelu", **others: Any) -> EncoderConfig:
+    return EncoderConfig(
+        width=whole(config, "hidden_size"),
+        depth=whole(config, "num_hidden_layers"),
+        heads=whole(config, "num_attention_heads"),
+        hidden=whole(config, "intermediate_size"),
+        epsilon=part(config, "layer_norm_eps", 1e-12),
+        activation=text(config, "hidden_act", activation),
+        dropout=part(config, "hidden_dropout_prob", dropout),
+        attention_dropout=part(config, "attention_probs_dropout_prob", dropout),
+        reach=(CAUSAL if flag(config, "is_decoder", False) else FULL,),
+        **others,
+    )
+
+
+def encoder_said(encoder: Any) -> dict[str, Any]:
+    """What `encoder_of` reads."""
+    return {
+        "hidden_size": encoder.width,
+        "num_hidden_layers": encoder.depth,
+        "num_attention_heads": encoder.heads,
+        "intermediate_size": encoder.hidden,
+        "layer_norm_eps": encoder.epsilon,
+        "hidden_act": encoder.activation,
+        "hidden_dropout_prob": encoder.dropout,
+        "attention_probs_dropout_prob": encoder.attention_dropout,
+        "is_decoder": encoder.reach == (CAUSAL,),
+    }
+
+
+def words_of(config: Mapping[str, Any], dropout: float = 0.1, padding: int = 0, **others: Any) -> TextConfig:
+    said = config.get("pad_token_id")
+    return TextConfig(
+        vocabulary=whole(config, "vocab_size"),
+        positions=whole(config, "max_position_embeddings", 512),
+        segments=whole(config, "type_vocab_size", 2),
+        epsilon=part(config, "layer_norm_eps", 1e-12),
+        dropout=part(config, "hidden_dropout_prob", dropout),
+        padding=said if type(said) is int and said >= 0 else padding,
+        **others,
+    )
+
+
+def words_said(words: Any) -> dict[str, Any]:
+    return {
+        "vocab_size": words.vocabulary,
+        "max_position_embeddings": words.positions + words.first,
+        "type_vocab_size": words.segments,
+        "pad_token_id": words.padding,
+        "position_embedding_type": "absolute",
+    }
+
+
+def image_of(config: Mapping[str, Any], extra: int) -> ImageConfig:
+    return ImageConfig(
+        size=two(config, "image_size", 224),
+        patch=_square(two(config, "patch_size", 16)),
+        channels=whole(config, "num_channels", 3),
+        extra=extra,
+        dropout=part(config, "hidden_dropout_prob", 0.0),
+    )
+
+
+def image_said(image: Any) -> dict[str, Any]:
+    return {
+        "image_size": image.size[0] if image.size[0] == image.size[1] else list(image.size),
+        "patch_size": image.patch,
+        "num_channels": image.channels,
+    }
+
+
+def two(config: Mapping[str, Any], name: str, default: int) -> tuple[int, int]:
+    """A side, or two of them: height, width."""
+    sides = config.get(name)
+    if isinstance(sides, list) and len(sides) == 2:
+        return whole({name: sides[0]}, name), whole({name: sides[1]}, name)
+    side = whole(config, name, default)
+    return side, side
+
+
+def _square(patch: tuple[int, int]) -> int:
+    if patch[0] != patch[1]:
+        raise UserError(f"config.json asks for patches of {patch[0]} x {patch[1]}; only square patches are known here")
+    return patch[0]
 
 
 def whole(config: Mapping[str, Any], name: str, default: int | None = None) -> int:

@@ -10,9 +10,27 @@ from torch import nn
 from unmask.model import heads
 from unmask.model.embed import TextConfig
 from unmask.model.encoder import EncoderConfig
-from unmask.model.families.base import Family, Names, flag, part, text, whole
-from unmask.model.layout import CAUSAL, FULL
+from unmask.model.families.base import Family, Names, encoder_of, encoder_said, flag, part, words_of, words_said
 from unmask.model.model import ModelConfig
+
+TRUNK: Names = {
+    "embed.words": "embeddings.word_embeddings",
+    "embed.positions": "embeddings.position_embeddings",
+    "embed.segments": "embeddings.token_type_embeddings",
+    "embed.norm": "embeddings.LayerNorm",
+    "encoder.layers.{}.attention.qkv": (
+        "encoder.layer.{}.attention.self.query",
+        "encoder.layer.{}.attention.self.key",
+        "encoder.layer.{}.attention.self.value",
+    ),
+    "encoder.layers.{}.attention.out": "encoder.layer.{}.attention.output.dense",
+    "encoder.layers.{}.attention_norm": "encoder.layer.{}.attention.output.LayerNorm",
+    "encoder.layers.{}.feed.up": "encoder.layer.{}.intermediate.dense",
+    "encoder.layers.{}.feed.down": "encoder.layer.{}.output.dense",
+    "encoder.layers.{}.feed_norm": "encoder.layer.{}.output.LayerNorm",
+}
+"""Also RoBERTa's and ELECTRA's."""
+BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def _shape(depth: int, width: int) -> ModelConfig:
@@ -41,20 +59,7 @@ class Bert(Family):
         "BertForMultipleChoice": ("choice",),
     }
     names: ClassVar[Names] = {
-        "embed.words": "embeddings.word_embeddings",
-        "embed.positions": "embeddings.position_embeddings",
-        "embed.segments": "embeddings.token_type_embeddings",
-        "embed.norm": "embeddings.LayerNorm",
-        "encoder.layers.{}.attention.qkv": (
-            "encoder.layer.{}.attention.self.query",
-            "encoder.layer.{}.attention.self.key",
-            "encoder.layer.{}.attention.self.value",
-        ),
-        "encoder.layers.{}.attention.out": "encoder.layer.{}.attention.output.dense",
-        "encoder.layers.{}.attention_norm": "encoder.layer.{}.attention.output.LayerNorm",
-        "encoder.layers.{}.feed.up": "encoder.layer.{}.intermediate.dense",
-        "encoder.layers.{}.feed.down": "encoder.layer.{}.output.dense",
-        "encoder.layers.{}.feed_norm": "encoder.layer.{}.output.LayerNorm",
+        **TRUNK,
         "pooler.dense": "pooler.dense",
         "heads.words.dense": "cls.predictions.transform.dense",
         "heads.words.norm": "cls.predictions.transform.LayerNorm",
@@ -67,68 +72,25 @@ class Bert(Family):
         "heads.choice.out": "classifier",
     }
     aliases: ClassVar[Mapping[str, str]] = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
-    buffers: ClassVar[tuple[str, ...]] = ("embeddings.position_ids", "embeddings.token_type_ids")
+    buffers: ClassVar[tuple[str, ...]] = BUFFERS
 
     def read(self, config: Mapping[str, Any]) -> ModelConfig:
-        dropout, epsilon = part(config, "hidden_dropout_prob", 0.1), part(config, "layer_norm_eps", 1e-12)
-        return ModelConfig(
-            "bert",
-            TextConfig(
-                vocabulary=whole(config, "vocab_size"),
-                positions=whole(config, "max_position_embeddings", 512),
-                segments=whole(config, "type_vocab_size", 2),
-                epsilon=epsilon,
-                dropout=dropout,
-                padding=config["pad_token_id"] if isinstance(config.get("pad_token_id"), int) else 0,
-            ),
-            EncoderConfig(
-                width=whole(config, "hidden_size"),
-                depth=whole(config, "num_hidden_layers"),
-                heads=whole(config, "num_attention_heads"),
-                hidden=whole(config, "intermediate_size"),
-                epsilon=epsilon,
-                activation=text(config, "hidden_act", "gelu"),
-                dropout=dropout,
-                attention_dropout=part(config, "attention_probs_dropout_prob", 0.1),
-                reach=(CAUSAL if flag(config, "is_decoder", False) else FULL,),
-            ),
-            tied=flag(config, "tie_word_embeddings", True),
-            head_dropout=part(config, "classifier_dropout", dropout),
-        )
+        encoder = encoder_of(config)
+        dropout = part(config, "classifier_dropout", encoder.dropout)
+        return ModelConfig("bert", words_of(config), encoder, tied=flag(config, "tie_word_embeddings", True), head_dropout=dropout)
 
     def recognises(self, config: Mapping[str, Any]) -> bool:
         """Google's own bert_config.json says neither model_type nor architectures."""
-        return super().recognises(config) or ("type_vocab_size" in config and "architectures" not in config)
+        return super().recognises(config) or ("type_vocab_size" in config and not {"architectures", "embedding_size"} & set(config))
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
-        words, encoder = config.embed, config.encoder
-        assert isinstance(words, TextConfig)
-        return {
-            "model_type": "bert",
-            "vocab_size": words.vocabulary,
-            "max_position_embeddings": words.positions,
-            "type_vocab_size": words.segments,
-            "pad_token_id": words.padding,
-            "hidden_size": encoder.width,
-            "num_hidden_layers": encoder.depth,
-            "num_attention_heads": encoder.heads,
-            "intermediate_size": encoder.hidden,
-            "hidden_act": encoder.activation,
-            "layer_norm_eps": encoder.epsilon,
-            "hidden_dropout_prob": encoder.dropout,
-            "attention_probs_dropout_prob": encoder.attention_dropout,
-            "classifier_dropout": config.head_dropout,
-            "tie_word_embeddings": config.tied,
-            "is_decoder": encoder.reach == (CAUSAL,),
-            "position_embedding_type": "absolute",
-        }
-
-    def pooler(self, config: ModelConfig) -> nn.Module:
-        return heads.Pooler(config.encoder.width)
+        heads = {"classifier_dropout": config.head_dropout, "tie_word_embeddings": config.tied}
+        return {"model_type": "bert", **words_said(config.embed), **encoder_said(config.encoder), **heads}
 
     def head(self, name: str, config: ModelConfig, labels: int) -> nn.Module:
         words, encoder = config.embed, config.encoder
         assert isinstance(words, TextConfig)
+        assert isinstance(encoder, EncoderConfig)
         if name == "words":
             return heads.Words(encoder.width, encoder.width, words.vocabulary, encoder.activation, encoder.epsilon)
         over: dict[str, heads.Over] = {"next": "pooled", "classify": "pooled", "choice": "pooled", "tag": "tokens", "spans": "tokens"}

@@ -13,7 +13,7 @@ from unmask.errors import UserError, near
 from unmask.model import heads
 from unmask.model.embed import ImageConfig
 from unmask.model.encoder import EncoderConfig
-from unmask.model.families.base import Family, Names, flag, part, text, whole
+from unmask.model.families.base import Family, Names, encoder_of, encoder_said, flag, image_of, image_said, two, whole
 from unmask.model.folder import Stored, Weights
 from unmask.model.model import ModelConfig
 
@@ -57,58 +57,18 @@ class ViT(Family):
     }
 
     def read(self, config: Mapping[str, Any]) -> ModelConfig:
-        if "architecture" in config:
-            return _timm_shape(config)
-        dropout = part(config, "hidden_dropout_prob", 0.0)
-        return ModelConfig(
-            "vit",
-            ImageConfig(
-                size=_two(config, "image_size", 224),
-                patch=_square(_two(config, "patch_size", 16)),
-                channels=whole(config, "num_channels", 3),
-                dropout=dropout,
-            ),
-            EncoderConfig(
-                width=whole(config, "hidden_size", 768),
-                depth=whole(config, "num_hidden_layers", 12),
-                heads=whole(config, "num_attention_heads", 12),
-                hidden=whole(config, "intermediate_size", 3072),
-                norm="pre",
-                epsilon=part(config, "layer_norm_eps", 1e-12),
-                activation=text(config, "hidden_act", "gelu"),
-                attention_bias=flag(config, "qkv_bias", True),
-                dropout=dropout,
-                attention_dropout=part(config, "attention_probs_dropout_prob", 0.0),
-            ),
-        )
+        return timm_shape(config, ViT.shapes, "vit|deit") if "architecture" in config else ModelConfig("vit", image_of(config, extra=1), image_encoder(config))
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
-        image, encoder = config.embed, config.encoder
-        assert isinstance(image, ImageConfig)
-        return {
-            "model_type": "vit",
-            "image_size": image.size[0] if image.size[0] == image.size[1] else list(image.size),
-            "patch_size": image.patch,
-            "num_channels": image.channels,
-            "hidden_size": encoder.width,
-            "num_hidden_layers": encoder.depth,
-            "num_attention_heads": encoder.heads,
-            "intermediate_size": encoder.hidden,
-            "hidden_act": encoder.activation,
-            "layer_norm_eps": encoder.epsilon,
-            "qkv_bias": encoder.attention_bias,
-            "hidden_dropout_prob": encoder.dropout,
-            "attention_probs_dropout_prob": encoder.attention_dropout,
-        }
-
-    def pooler(self, config: ModelConfig) -> nn.Module:
-        return heads.Pooler(config.encoder.width)
+        return {"model_type": "vit", **image_said(config.embed), **encoder_said(config.encoder), "qkv_bias": config.encoder.attention_bias}  # type: ignore[attr-defined]
 
     def head(self, name: str, config: ModelConfig, labels: int) -> nn.Module:
         return {"classify": heads.Linear(config.encoder.width, labels, "texts", config.head_dropout)}[name]
 
     def recognises(self, config: Mapping[str, Any]) -> bool:
-        return str(config.get("architecture", "")).startswith("vit_") or super().recognises(config)
+        """timm's deit_base_patch16_224, trained without a teacher's token, is a ViT."""
+        name = str(config.get("architecture", ""))
+        return name.startswith("vit_") or (name.startswith("deit_") and "distilled" not in name) or super().recognises(config)
 
     def bare(self, weights: Weights) -> dict[str, Any] | None:
         if "Transformer/encoder_norm/scale" not in weights:
@@ -120,25 +80,16 @@ class ViT(Family):
 
     def foreign(self, weights: Weights) -> Weights:
         if "patch_embed.proj.weight" in weights:
-            return _from_timm(weights)
+            return from_timm(weights)
         if "Transformer/encoder_norm/scale" in weights:
             return _from_google(weights)
         return weights
 
 
-def _two(config: Mapping[str, Any], name: str, default: int) -> tuple[int, int]:
-    """A side, or two of them: height, width."""
-    sides = config.get(name)
-    if isinstance(sides, list) and len(sides) == 2:
-        return whole({name: sides[0]}, name), whole({name: sides[1]}, name)
-    side = whole(config, name, default)
-    return side, side
-
-
-def _square(patch: tuple[int, int]) -> int:
-    if patch[0] != patch[1]:
-        raise UserError(f"config.json asks for patches of {patch[0]} x {patch[1]}; only square patches are known here")
-    return patch[0]
+def image_encoder(config: Mapping[str, Any]) -> EncoderConfig:
+    """What a ViT's config says of its encoder, and a DeiT's."""
+    sizes = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+    return encoder_of({**sizes, **config}, dropout=0.0, norm="pre", attention_bias=flag(config, "qkv_bias", True))
 
 
 def _pooled(found: Weights) -> Weights:
@@ -157,19 +108,20 @@ def _pooled(found: Weights) -> Weights:
 # ---- timm
 
 
-def _timm_shape(config: Mapping[str, Any]) -> ModelConfig:
-    """timm's config.json names an architecture such as vit_base_patch16_224."""
+def timm_shape(config: Mapping[str, Any], shapes: Mapping[str, ModelConfig], kind: str) -> ModelConfig:
+    """timm's config.json names an architecture such as vit_base_patch16_224: of some kind, one of our shapes, with its own patch and size."""
     if config.get("global_pool") not in (None, "", "token"):
         raise UserError(f"config.json pools by {config['global_pool']!r}; a ViT whose head reads the class token (global_pool 'token') is known here")
-    found = re.match(r"vit_(tiny|small|base|large|huge)_patch(\d+)_(\d+)$", str(config["architecture"]))
-    if found is None:
+    found = re.match(rf"(?:{kind})_(tiny|small|base|large|huge)(?:_distilled)?_patch(\d+)_(\d+)$", str(config["architecture"]))
+    if found is None or found[1] not in shapes:
         known = [f"vit_{size}_patch16_224" for size in ("tiny", "small", "base", "large")]
         raise UserError(f"timm's architecture {config['architecture']!r} is not a plain ViT{near(str(config['architecture']), known)}")
-    shape, side = ViT.shapes[found[1]], int(found[3])
+    shape, side = shapes[found[1]], int(found[3])
     settings = config.get("pretrained_cfg", config)
     channels, *sides = (settings.get("input_size") if isinstance(settings, dict) else None) or (3, side, side)
-    size = _two({"input_size": sides}, "input_size", side)
-    return replace(shape, embed=ImageConfig(size, patch=int(found[2]), channels=whole({"input_size": channels}, "input_size")))
+    size = two({"input_size": sides}, "input_size", side)
+    embed = ImageConfig(size, int(found[2]), whole({"input_size": channels}, "input_size"), shape.embed.extra)  # type: ignore[union-attr]
+    return replace(shape, embed=embed)
 
 
 TIMM = {
@@ -182,10 +134,12 @@ TIMM = {
     "mlp.fc1": "intermediate.dense",
     "mlp.fc2": "output.dense",
     "pre_logits.fc": "pooler.dense",
+    "head_dist": "distillation_classifier",
 }
+TIMM_TOKENS = {"cls_token": "embeddings.cls_token", "dist_token": "embeddings.distillation_token", "pos_embed": "embeddings.position_embeddings"}
 
 
-def _from_timm(weights: Weights) -> Weights:
+def from_timm(weights: Weights) -> Weights:
     found: Weights = {}
     for name, one in weights.items():
         block = re.match(r"blocks\.(\d+)\.(.+)$", name)
@@ -197,7 +151,7 @@ def _from_timm(weights: Weights) -> Weights:
         elif module in TIMM:
             found[f"{before}{TIMM[module]}.{last}"] = one
         else:
-            found[{"cls_token": "embeddings.cls_token", "pos_embed": "embeddings.position_embeddings"}.get(name, name)] = one
+            found[TIMM_TOKENS.get(name, name)] = one
     return _pooled(found)
 
 
