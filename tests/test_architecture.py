@@ -16,7 +16,7 @@ from unmask.tasks.base import Task
 
 SOURCE = Path(unmask.__file__).parent
 # A room may import from its own rank and from lower ones. `train` and `serve` stand side by side: neither knows the other.
-ORDER = ["errors", "plugins", "config", "tokenizer", "model", "data", "objectives", "tasks", "infer", "train serve", "recipes", "study", "cli"]
+ORDER = ["errors", "plugins", "config", "progress", "tokenizer", "model", "data", "objectives", "tasks", "infer", "train serve", "recipes", "study", "cli"]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms.split()}
 PUBLIC = ["Predictor", "UserError", "__version__", "load"]
 # Inside model, the same: files know only those before them.

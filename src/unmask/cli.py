@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import os
 import signal
 import sys
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(asked: argparse.Namespace) -> int:
     try:
-        asked.run(asked)
+        code = int(asked.run(asked) or 0)
         sys.stdout.flush()
     except UserError as error:
         print(f"unmask: {error}", file=sys.stderr)
@@ -44,11 +45,12 @@ def _run(asked: argparse.Namespace) -> int:
         return 130
     except BrokenPipeError:  # the reader, such as head, has seen enough
         _close()
+        return 0
     except OSError as error:  # a disk that is full, a folder that may not be read
         print(f"unmask: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
         _close()
         return 2
-    return 0
+    return code
 
 
 def _close() -> None:
@@ -94,6 +96,41 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     one.add_argument("--out", type=Path, help="also write that model to this folder, to try the other commands on")
     one.set_defaults(run=demo)
 
+    one = commands.add_parser("doctor", help="what is wrong with a data set, before any hour of a GPU: faults, copies, leaks, labels")
+    _data(one)
+    one.add_argument("--against", nargs="+", metavar="DATA", help="a second data set, such as the test split: what leaks between the two")
+    one.add_argument("--label", metavar="NAME", help="the column of the labels, for data that has them")
+    one.add_argument("--html", type=Path, metavar="FILE", help="also write one page with plots")
+    one.add_argument("--json", action="store_true", help="JSON, for machines")
+    one.add_argument("--strict", action="store_true", help="exit with 1 if anything bad is found")
+    one.set_defaults(run=doctor)
+
+    one = commands.add_parser("tokenizer", help="learn a WordPiece vocabulary from text, or add words to a model's")
+    _data(one)
+    one.add_argument("--out", type=Path, required=True, help="the folder to write")
+    one.add_argument("--vocab-size", type=_count, default=30_000, metavar="N", help="entries, exactly (30000)")
+    one.add_argument("--cased", action="store_true", help="keep upper case (without: all is lowercased, accents and syllables are kept)")
+    one.add_argument("--by", default="frequency", help="how pieces are chosen: frequency, or likelihood as WordPiece's inventors did (frequency)")
+    one.add_argument("--hangul", default="syllables", help="syllables, or jamo: taken apart, accents stripped, as BERT's uncased models do (syllables)")
+    one.add_argument("--coverage", type=float, default=0.9995, metavar="SHARE", help="the share of all words that the alphabet must spell (0.9995)")
+    one.add_argument("--least", type=_count, default=2, metavar="N", help="how often a piece must stand (2)")
+    one.add_argument("--memory", default="2GB", help="what may be used; beyond it the disk is (2GB)")
+    one.add_argument("--against", type=Path, metavar="VOCABULARY", help="a vocab.txt or a folder to compare with")
+    one.add_argument("--extend", metavar="MODEL", help="add words to this model instead: those that save the most pieces")
+    one.add_argument("--words", type=_count, default=1000, metavar="N", help="how many words --extend adds (1000)")
+    one.set_defaults(run=tokenizer)
+
+    one = commands.add_parser("prepare", help="text to token shards, once, on all cores; run again after a stop, it goes on")
+    _data(one)
+    one.add_argument("--tokenizer", required=True, metavar="FOLDER", help="what `unmask tokenizer` wrote, or any model folder")
+    one.add_argument("--out", type=Path, required=True, help="the folder to write")
+    one.add_argument("--validation", type=float, default=0.005, metavar="SHARE", help="the share of documents kept for validation, by their hash (0.005)")
+    one.add_argument("--processes", type=_count, metavar="N", help="how many work at once (all)")
+    one.add_argument("--memory", metavar="SIZE", help="what may be used, such as 2GB; fewer processes keep under it")
+    one.add_argument("--engine", default="processes", help="processes of this machine, or ray: a cluster (processes)")
+    one.add_argument("--dry-run", action="store_true", help="say the size and write nothing")
+    one.set_defaults(run=prepare)
+
     one = commands.add_parser("predict", help="ask a model: fill masks, classify, tag, answer, next sentence")
     one.add_argument("model", help="a model folder, or a hub id")
     one.add_argument("input", nargs="*", help="texts, pictures, or files of them (a line or a JSON object each); none: standard input")
@@ -111,9 +148,10 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     _common(one, precision="auto")
     one.set_defaults(run=embed)
 
-    one = commands.add_parser("show", help="what a folder holds; `show tasks`, `show families`")
-    one.add_argument("thing", help="a model folder, a hub id, tasks, or families")
+    one = commands.add_parser("show", help="what a folder holds, of a model or of shards; `show tasks`, `show families`")
+    one.add_argument("thing", help="a model folder, a hub id, a folder of shards, tasks, or families")
     one.add_argument("--json", action="store_true", help="JSON, for machines")
+    one.add_argument("--statistics", action="store_true", help="of shards: what masks, pairs and packing come to on their first million tokens")
     one.set_defaults(run=show)
     return parser, dict(commands.choices)
 
@@ -122,6 +160,14 @@ def _count(word: str) -> int:
     if not word.isdecimal() or int(word) < 1:
         raise argparse.ArgumentTypeError(f"{word!r} is no number above 0")
     return int(word)
+
+
+def _data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", nargs="+", help="files, folders, patterns, addresses in an object store, or - for standard input")
+    parser.add_argument("--kind", help="text, jsonl, csv, tsv or parquet, where the ending does not say it")
+    parser.add_argument("--layout", help="of plain text: blank (documents separated by blank lines), line (one a line) or file (one a file)")
+    parser.add_argument("--encoding", help="such as cp949; utf-8:replace reads faults as U+FFFD (found by itself, and said)")
+    parser.add_argument("--column", help="the column or field that holds the text")
 
 
 def _common(parser: argparse.ArgumentParser, precision: str = "float32") -> None:
@@ -137,6 +183,100 @@ def demo(asked: argparse.Namespace) -> None:
     from unmask.study import demo
 
     demo.run(asked.out)
+
+
+def doctor(asked: argparse.Namespace) -> int:
+    from unmask.data import corpus, doctor_page
+    from unmask.data.doctor import examine
+    from unmask.progress import Progress, megabytes
+
+    found = _sources(asked, asked.data)
+    against = _sources(asked, asked.against) if asked.against else ()
+    if asked.html:
+        doctor_page.may_write(asked.html)
+    with Progress() as told:
+        told.stage("looked at", "MB", (corpus.expected(found) or 0) / 1e6)
+        report = examine(found, against, asked.label, tell=lambda text: told.add(megabytes(text)))
+    if asked.html:
+        doctor_page.write(report, asked.html)
+    if asked.json:
+        print(json.dumps(report.json(), ensure_ascii=False))
+    else:
+        doctor_page.show(report)
+    return int(asked.strict and report.bad)
+
+
+def tokenizer(asked: argparse.Namespace) -> None:
+    from unmask.data import corpus
+    from unmask.progress import Progress, megabytes
+    from unmask.tokenizer import learn, report
+
+    if asked.extend:
+        return _extend(asked)
+    against = report.load(asked.against) if asked.against else None
+    found = _sources(asked, asked.data)
+    settings = {name: getattr(asked, name) for name in ("cased", "hangul", "by", "coverage", "least", "memory")}
+    with Progress() as told:
+        told.stage("read", "MB", (corpus.expected(found) or 0) / 1e6)
+        texts = told.over(corpus.texts(found), megabytes)
+        learned = learn.learn(texts, asked.vocab_size, against=against, tell=lambda done: told.reach("joined", "pieces", done, asked.vocab_size), **settings)
+    learned.save(asked.out)
+    learned.report.show()
+    return None
+
+
+def _extend(asked: argparse.Namespace) -> None:
+    """The words of a field that a model cuts into the most pieces, made entries of their own."""
+    from unmask.data import corpus
+    from unmask.model import store
+    from unmask.model.extend import extend
+    from unmask.progress import Progress, megabytes
+    from unmask.tokenizer.words import Rules, choose, count
+
+    loaded = store.load(asked.extend)
+    if loaded.tokenizer is None:
+        raise UserError(f"{asked.extend} has no vocabulary to add words to; name a model that reads text")
+    found = _sources(asked, asked.data)
+    with Progress() as told:
+        told.stage("read", "MB", (corpus.expected(found) or 0) / 1e6)
+        words = count(told.over(corpus.texts(found), megabytes), Rules.of(loaded.tokenizer), asked.memory, hold=False)
+    new = extend(loaded, choose(words.tally, loaded.tokenizer, asked.words, least=asked.least))
+    words.close()
+    store.save(loaded, asked.out)
+    print(f"{len(new):,} words were added, such as {', '.join(new[:8])}; {asked.out} has {loaded.tokenizer.size:,} entries")
+
+
+def prepare(asked: argparse.Namespace) -> None:
+    from unmask.data import prepare
+    from unmask.model.hub import locate
+    from unmask.progress import Progress
+    from unmask.tokenizer import Tokenizer
+    from unmask.tokenizer.words import memory_size
+
+    found = _sources(asked, asked.data)
+    tokenizer = Tokenizer.load(locate(asked.tokenizer))
+    guess = prepare.estimate(found, tokenizer, asked.out)
+    print(f"{asked.out}: {guess or 'nobody knows how large it will be, as a source does not say its size'}", file=sys.stderr)
+    if asked.dry_run:
+        return
+    if guess is not None:
+        guess.check(asked.out)
+    settings = {"validation": asked.validation, "processes": asked.processes, "engine": asked.engine}
+    with Progress() as told:
+        told.stage("written", "million tokens", guess.tokens / 1e6 if guess else None)
+        memory = memory_size(asked.memory) if asked.memory else None
+        index = prepare.prepare(found, tokenizer, asked.out, memory=memory, tell=lambda shard: told.add(sum(shard.tokens) / 1e6), **settings)
+    print(prepare.summary(asked.out, index))
+
+
+def _sources(asked: argparse.Namespace, names: Sequence[str]) -> tuple[Any, ...]:
+    """The files that are meant; what was found out about them is said aloud."""
+    from unmask.data import corpus
+
+    found = corpus.sources(names, kind=asked.kind, layout=asked.layout, encoding=asked.encoding, column=asked.column)
+    for line in corpus.said(found):
+        print(line, file=sys.stderr)
+    return found
 
 
 def predict(asked: argparse.Namespace) -> None:
@@ -164,4 +304,4 @@ def embed(asked: argparse.Namespace) -> None:
 def show(asked: argparse.Namespace) -> None:
     from unmask.infer import report
 
-    report.thing(asked.thing, as_json=asked.json)
+    report.thing(asked.thing, as_json=asked.json, statistics=asked.statistics)

@@ -569,3 +569,16 @@ def test_where_two_files_disagree_the_one_counts_that_counts_for_them(
     (out / "config.json").write_text('{"model_type": "bert"}')
     assert transformers.AutoTokenizer.from_pretrained(out)(texts)["input_ids"] == expected
     assert [e.ids for e in Tokenizer.load(out).encode(texts)] == expected
+
+
+def test_a_tokenizer_is_known_by_what_changes_an_id(minilm: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(minilm)
+    again = Tokenizer.load(minilm)
+    again.encode(["a"], length=8)
+    assert again.fingerprint == tokenizer.fingerprint
+    for name, words in tokenizer.files().items():
+        (tmp_path / name).write_text(words, encoding="utf-8")
+    assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text()) | {"do_lower_case": False}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert Tokenizer.load(tmp_path).fingerprint != tokenizer.fingerprint

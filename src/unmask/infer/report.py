@@ -79,13 +79,15 @@ def vectors(inputs: Iterator[Given], ask: Ask, out: Path | None) -> None:
     print(f"{out}: {count:,} vectors of {width}, {taken:.1f} s, {count / max(taken, 1e-9):,.0f} a second", file=sys.stderr)
 
 
-def thing(name: str, *, as_json: bool) -> None:
-    """What a folder holds, or the list of tasks or families."""
+def thing(name: str, *, as_json: bool, statistics: bool = False) -> None:
+    """What a folder of a model or of shards holds, or the list of tasks or families."""
     rows: list[dict[str, Any]]
     if name == "tasks":
         rows = [{"task": key, "head": one.head or "(none)", "does": (sys.modules[one.__module__].__doc__ or "").split("\n")[0]} for key, one in tasks().items()]
     elif name == "families":
         rows = _shapes()
+    elif (Path(name) / "index.json").is_file():
+        rows = [_shards(name, statistics)]
     else:
         rows = [_folder(name)]
     if as_json or not sys.stdout.isatty():
@@ -121,6 +123,22 @@ def _folder(name: str) -> dict[str, Any]:
     if model.pooler is not None:
         found["pooler"] = type(model.pooler).__name__
     return found | {"answers": card.json(), "provenance": loaded.provenance}
+
+
+def _shards(name: str, statistics: bool) -> dict[str, Any]:
+    from unmask.data.shards import Corpus
+    from unmask.objectives import base
+    from unmask.tokenizer import Tokenizer
+
+    found: dict[str, Any] = {"folder": name}
+    corpora = {split: Corpus(name, split) for split in ("train", "validation")}
+    for split, corpus in corpora.items():
+        found[split] = f"{len(corpus):,} documents, {corpus.index['sentences'][corpus.part]:,} sentences, {corpus.tokens:,} tokens"
+    index = corpora["train"].index
+    found |= {"files": f"{len(index['shards'])}, {index['dtype']}", "vocabulary": index["vocabulary"], "sources": index["sources"], "text": index["text"]}
+    if statistics:
+        found["statistics"] = {key: round(value, 4) for key, value in base.statistics(corpora["train"], Tokenizer.load(Path(name) / "tokenizer")).items()}
+    return found
 
 
 def _shapes() -> list[dict[str, Any]]:

@@ -28,13 +28,21 @@ FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 def read(folder: Path, settings: Mapping[str, Any]) -> Rust | None:
     """The tokenizer of the first of `FILES` that the folder holds; None where it holds none."""
-    said = str(settings.get("tokenizer_class") or "TokenizersBackend").removesuffix("Fast")
     for name, (build, *classes) in FILES.items():
         if (folder / name).is_file():
-            if said not in (*classes, "PreTrainedTokenizer", "TokenizersBackend"):
-                raise UserError(f"{folder / 'tokenizer_config.json'} says {said}, whose rules for {name} are not known here; save a tokenizer.json with it")
+            allow(folder, settings, name, classes)
             return build(folder, settings)
     return None
+
+
+def allow(folder: Path, settings: Mapping[str, Any], name: str, classes: Sequence[str]) -> None:
+    """Whether the class that the folder names reads that file by the rules known here; old folders name it in config.json."""
+    said, where = settings.get("tokenizer_class"), folder / "tokenizer_config.json"
+    if not said and (folder / "config.json").is_file():
+        said, where = read_json(folder / "config.json").get("tokenizer_class"), folder / "config.json"
+    kind = str(said or "TokenizersBackend").removesuffix("Fast")
+    if kind not in (*classes, "PreTrainedTokenizer", "TokenizersBackend"):
+        raise UserError(f"{where} says {kind}, whose rules for {name} are not known here; save a tokenizer.json with it")
 
 
 def content(token: Any, role: str) -> str:
@@ -50,7 +58,7 @@ def content(token: Any, role: str) -> str:
 def _byte_pairs(folder: Path, settings: Mapping[str, Any]) -> Rust:
     """RoBERTa's: bytes as letters, joined as merges.txt says. A space belongs to the word, or the mask, behind it."""
     vocabulary, merges = read_json(folder / "vocab.json"), _merges(folder / "merges.txt")
-    special = _special(settings, FAIRSEQ) | _special(settings, {"mask_token": "<mask>"}, lstrip=True)
+    special = special_of(settings, FAIRSEQ) | special_of(settings, {"mask_token": "<mask>"}, lstrip=True)
     prefix, trim = _flag(settings, "add_prefix_space", False), _flag(settings, "trim_offsets", True)
     try:
         rust = Rust(models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False))
@@ -58,7 +66,7 @@ def _byte_pairs(folder: Path, settings: Mapping[str, Any]) -> Rust:
         raise UserError(f"{folder / 'vocab.json'} does not go with its merges.txt ({error}); copy both again from where they came") from None
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     rust.decoder = decoders.ByteLevel()
-    start, end = _add(rust, special, folder, settings)
+    start, end = add(rust, special, folder, settings)
     rust.post_processor = processors.RobertaProcessing(end, start, trim, prefix)
     return rust
 
@@ -71,7 +79,7 @@ def _albert(folder: Path, settings: Mapping[str, Any]) -> Rust:
     if _flag(settings, "do_lower_case", True):
         rules.append(normalizers.Lowercase())
     rust = _unigram(pieces.scores, pieces.types.index(UNKNOWN), [*rules, *pieces.rules], settings)
-    start, end = _add(rust, _special(settings, ALBERT), folder, settings, pieces.symbols)
+    start, end = add(rust, special_of(settings, ALBERT), folder, settings, pieces.symbols)
     one, two = [f"{start[0]}:0", "$A:0", f"{end[0]}:0"], ["$B:1", f"{end[0]}:1"]
     rust.post_processor = processors.TemplateProcessing(single=one, pair=[*one, *two], special_tokens=[start, end])
     return rust
@@ -80,13 +88,13 @@ def _albert(folder: Path, settings: Mapping[str, Any]) -> Rust:
 def _xlm_roberta(folder: Path, settings: Mapping[str, Any]) -> Rust:
     """Ids are fairseq's, which has four special pieces first and the mask last; SentencePiece's own first three are left out."""
     path = folder / "sentencepiece.bpe.model"
-    pieces, special = read_pieces(path), _special(settings, FAIRSEQ)
+    pieces, special = read_pieces(path), special_of(settings, FAIRSEQ)
     if sorted(pieces.types[:3]) != [UNKNOWN, CONTROL, CONTROL]:
         raise UserError(f"{path} does not begin with <unk>, <s> and </s>, as XLM-R's does; save a tokenizer.json with transformers")
     before = [(special[role].content, 0.0) for role in ("cls_token", "pad_token", "sep_token", "unk_token")]
     scores = [*before, *pieces.scores[3:], (special["mask_token"].content, 0.0)]
     rust = _unigram(scores, 3, pieces.rules, settings)
-    start, end = _add(rust, special, folder, settings, pieces.symbols)
+    start, end = add(rust, special, folder, settings, pieces.symbols)
     one, two = [start[0], "$A", end[0]], [end[0], "$B", end[0]]
     rust.post_processor = processors.TemplateProcessing(single=one, pair=[*one, *two], special_tokens=[start, end])
     return rust
@@ -112,35 +120,65 @@ def _unigram(scores: Sequence[tuple[str, float]], unknown: int, rules: Sequence[
 # ---- what the folder says of them
 
 
-def _special(settings: Mapping[str, Any], usual: Mapping[str, str], **flags: bool) -> dict[str, AddedToken]:
+def special_of(settings: Mapping[str, Any], usual: Mapping[str, str], **flags: bool) -> dict[str, AddedToken]:
     """Each role's piece. How it meets the spaces around it is the folder's to say, in either of two places."""
     fuller = {content(token, "added_tokens_decoder"): token for token in _numbered(settings).values()}
     said = {role: settings.get(role) or name for role, name in usual.items()}
     return {role: _token(fuller.get(content(token, role), token), role, special=True, **flags) for role, token in said.items()}
 
 
-def _add(rust: Rust, special: Mapping[str, AddedToken], folder: Path, settings: Mapping[str, Any], symbols: Sequence[AddedToken] = ()) -> list[tuple[str, int]]:
+def add(
+    rust: Rust, special: Mapping[str, AddedToken], folder: Path | None, settings: Mapping[str, Any], symbols: Sequence[AddedToken] = ()
+) -> list[tuple[str, int]]:
     """Tell the tokenizer what is taken whole out of any text; what stands first in a text and what last, each with its id."""
     more = _more(folder, settings)
     rust.add_tokens([*symbols, *(token for token, _ in more)])
-    for token, number in more:
-        found = rust.token_to_id(token.content)
-        if number not in (None, found):
-            raise UserError(f"{folder} numbers {token.content} {number}, its vocabulary makes it {found}; save a tokenizer.json there with transformers")
+    _counted(rust, more, folder)
     for role, token in special.items():
         if rust.token_to_id(token.content) is None:
             raise UserError(f"the vocabulary lacks {token.content}, its {role.replace('_', ' ')}: add it, or name another in tokenizer_config.json")
-    rust.add_special_tokens(list(special.values()))  # last, because of what is added twice the last counts
+    rust.add_special_tokens([*_named(rust, settings), *special.values()])  # last, because of what is added twice the last counts
     names = special["cls_token"].content, special["sep_token"].content
     return [(name, rust.token_to_id(name) or 0) for name in names]
 
 
-def _more(folder: Path, settings: Mapping[str, Any]) -> list[tuple[AddedToken, int | None]]:
+def complete(rust: Rust, folder: Path, settings: Mapping[str, Any], usual: Mapping[str, str]) -> None:
+    """Tell a tokenizer.json what the files beside it list and it lacks. `usual`: its class's own pieces, where it has one that adds them."""
+    whole = {token.content for token in rust.get_added_tokens_decoder().values()}
+    decided = {token["content"] for token in _numbered(settings).values() if isinstance(token, dict) and "content" in token}
+    more = [(token, number) for token, number in _more(folder, settings) if token.content not in whole or token.content in decided]
+    new = [(token, number) for token, number in more if rust.token_to_id(token.content) is None]
+    rust.add_tokens([token for token, _ in more])
+    _counted(rust, new, folder)
+    whole |= {token.content for token, _ in more}
+    named = [*special_of(settings, usual).values(), *_named(rust, settings)]
+    rust.add_special_tokens([token for token in named if token.content not in whole and rust.token_to_id(token.content) is not None])
+
+
+def _counted(rust: Rust, more: Sequence[tuple[AddedToken, int | None]], folder: Path | None) -> None:
+    """A number that a folder gives must be the one its piece has; transformers goes on with another row of the embedding."""
+    for token, number in more:
+        found = rust.token_to_id(token.content)
+        if number not in (None, found):
+            raise UserError(f"{folder} numbers {token.content} {number}, its vocabulary makes it {found}; save a tokenizer.json there with transformers")
+
+
+def _named(rust: Rust, settings: Mapping[str, Any]) -> list[AddedToken]:
+    """Pieces of the vocabulary that settings name for some role: bos_token, eos_token, or one of the model's own."""
+    said = {role: token for role, token in settings.items() if role.endswith("_token") and isinstance(token, str | dict) and token}
+    extra = settings.get("extra_special_tokens")
+    said |= extra if isinstance(extra, dict) else {}
+    found = [_token(token, role, special=True) for role, token in said.items()]
+    return [token for token in found if rust.token_to_id(token.content) is not None]
+
+
+def _more(folder: Path | None, settings: Mapping[str, Any]) -> list[tuple[AddedToken, int | None]]:
     """What the folder adds to its vocabulary, in the order of the numbers it gives."""
-    path, listed = folder / "added_tokens.json", settings.get("additional_special_tokens") or []
+    listed = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
+    listed = list(listed.values()) if isinstance(listed, dict) and "content" not in listed else listed
     special = {content(token, "additional_special_tokens"): token for token in (listed if isinstance(listed, list) else [listed])}
     found = [(token, number, isinstance(token, dict) and token.get("special") is True) for number, token in _numbered(settings).items()]
-    if not found and path.is_file():
+    if "added_tokens_decoder" not in settings and folder is not None and (path := folder / "added_tokens.json").is_file():
         numbers = read_json(path)
         if not all(type(number) is int for number in numbers.values()):
             raise UserError(f"{path} should number its pieces; copy it again from where it came")

@@ -6,6 +6,7 @@ Truncation and padding that a `tokenizer.json` carries are taken off: how long a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import threading
@@ -32,6 +33,14 @@ SPECIAL = {  # each role, and the names it has: BERT's first
     "cls_token": ("[CLS]", "<s>"),
     "mask_token": ("[MASK]", "<mask>"),
 }
+BERT = {role: names[0] for role, names in SPECIAL.items()}
+CLASSES = [  # transformers' that read a vocab.txt by BERT's rules; each had a fast one of the same name
+    f"{name}Tokenizer"
+    for name in (
+        *("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "MegatronBert", "SqueezeBert", "RetriBert", "VisualBert", "Ernie", "Nezha"),
+        *("LayoutLM", "Lxmert", "Realm", "DPRContextEncoder", "DPRQuestionEncoder", "DPRReader"),
+    )
+]
 AS_THEY_ARE = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that take a tokenizer.json as it is
 LONGER = 200  # pieces; what a cut changes lies nearer to it
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -55,44 +64,35 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
         """From `tokenizer.json`, else `vocab.txt`, the casing rules those of `tokenizer_config.json` for either; else as `foreign` reads it."""
-        settings: dict[str, Any] = {}
-        for name in ("special_tokens_map.json", "tokenizer_config.json"):
-            if (folder / name).is_file():
-                settings |= {key: value for key, value in read_json(folder / name).items() if value is not None or name == "tokenizer_config.json"}
+        settings = _settings(folder)
         if (folder / "tokenizer.json").is_file():
-            try:
-                rust = Rust.from_file(str(folder / "tokenizer.json"))
-            except Exception as error:  # the Rust library raises bare Exception
-                raise UserError(f"{folder / 'tokenizer.json'} cannot be read ({error}); copy it again from where it came") from None
-            if isinstance(rust.normalizer, normalizers.BertNormalizer) and settings.get("tokenizer_class") not in AS_THEY_ARE:
+            rust = _read(folder / "tokenizer.json")
+            rebuilt = isinstance(rust.normalizer, normalizers.BertNormalizer) and settings.get("tokenizer_class") not in AS_THEY_ARE
+            if rebuilt:
                 rust.normalizer = _normalizer(settings)
+            foreign.complete(rust, folder, settings, BERT if rebuilt else {role: "" for role in SPECIAL if settings.get(role)})
             return cls(rust, settings)
         if (folder / "vocab.txt").is_file():
-            return cls.from_vocabulary(read_vocabulary(folder / "vocab.txt"), settings)
+            foreign.allow(folder, settings, "vocab.txt", CLASSES)
+            return cls.from_vocabulary(read_vocabulary(folder / "vocab.txt"), settings, folder)
         if (found := foreign.read(folder, settings)) is not None:
             return cls(found, settings)
         others = "vocab.json and merges.txt, spiece.model, sentencepiece.bpe.model"
         raise UserError(f"{folder} holds no tokenizer: put tokenizer.json or vocab.txt (or {others}) beside config.json")
 
     @classmethod
-    def from_vocabulary(cls, pieces: Mapping[str, int], settings: Mapping[str, Any] | None = None) -> Tokenizer:
-        """BERT's own rules over a vocabulary: clean, split at Chinese characters and punctuation, lowercase if told to."""
+    def from_vocabulary(cls, pieces: Mapping[str, int], settings: Mapping[str, Any] | None = None, folder: Path | None = None) -> Tokenizer:
+        """BERT's own rules over a vocabulary, and what the folder adds to it: clean, split at Chinese characters and punctuation, lowercase if told to."""
         settings = dict(settings or {})
-        special = {role: content(settings.get(role) or usual[0], role) for role, usual in SPECIAL.items()}
-        for role, token in special.items():
-            if token not in pieces:
-                raise UserError(f"the vocabulary lacks {token}, its {role.replace('_', ' ')}: add it, or name another in tokenizer_config.json")
-        rust = Rust(models.WordPiece(dict(pieces), unk_token=special["unk_token"]))
+        special = foreign.special_of(settings, BERT)
+        rust = Rust(models.WordPiece(dict(pieces), unk_token=special["unk_token"].content))
         rust.normalizer = _normalizer(settings)
         rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         rust.decoder = decoders.WordPiece(prefix="##")
-        start, end = special["cls_token"], special["sep_token"]
+        start, end = foreign.add(rust, special, folder, settings)
         rust.post_processor = processors.TemplateProcessing(
-            single=f"{start}:0 $A:0 {end}:0",
-            pair=f"{start}:0 $A:0 {end}:0 $B:1 {end}:1",
-            special_tokens=[(start, pieces[start]), (end, pieces[end])],
+            single=f"{start[0]}:0 $A:0 {end[0]}:0", pair=f"{start[0]}:0 $A:0 {end[0]}:0 $B:1 {end[0]}:1", special_tokens=[start, end]
         )
-        rust.add_special_tokens(list(special.values()))
         return cls(rust, settings)
 
     def files(self, length: int | None = None, *, segments: bool = True) -> dict[str, str]:
@@ -129,6 +129,18 @@ class Tokenizer:
     def size(self) -> int:
         """How many rows an embedding needs: the largest id and one."""
         return max(self.rust.get_vocab().values()) + 1
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash by which it is known: of all that changes an id."""
+        whole = json.loads(self.rust.to_str())
+        return hashlib.sha256(json.dumps({**whole, "truncation": None, "padding": None}, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def segments(self) -> int:
+        """How many segments its template tells apart."""
+        state = b"" if self.rust.post_processor is None else self.rust.post_processor.__getstate__()
+        return max(map(int, re.findall(rb'"type_id":\s*(\d+)', state)), default=0) + 1
 
     @property
     def lowercases(self) -> bool:
@@ -243,8 +255,11 @@ class Tokenizer:
             run = self.rust.encode_batch if offsets else self.rust.encode_batch_fast
             try:
                 return run(clean)
-            except Exception as error:  # bare, where one text of a pair alone is too long
-                raise UserError(f"a length of {length} pieces leaves no room for the text that is to be cut ({error}); ask for more") from None
+            except BaseException as error:
+                said = _fault(error)
+                if length is not None and "runcat" in said:  # where one text of a pair alone is too long
+                    raise UserError(f"a length of {length} pieces leaves no room for the text that is to be cut ({said}); ask for more") from None
+                raise UserError(f"the tokenizer fails at a text ({said}), its files are not whole; copy them again from where they came") from None
 
     def _heads(self, first: str, second: str, length: int) -> tuple[str, str]:
         """As much of two long texts as `length` pieces need: Rust would keep every window of one with every window of the other.
@@ -264,6 +279,30 @@ class Tokenizer:
             raise UserError(f"a length of {length} pieces leaves no room beside the special ones; ask for {special + parts} or more")
         if stride >= (length - special) // parts:  # Rust panics
             raise UserError(f"windows of {length} pieces cannot overlap by {stride}; ask for longer ones, or a smaller overlap")
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """What two files say of a tokenizer. The older one counts first, as in transformers, where the newer does not list all that was added."""
+    newer, older = (read_json(path) if path.is_file() else {} for path in (folder / "tokenizer_config.json", folder / "special_tokens_map.json"))
+    older = {role: token for role, token in older.items() if token is not None}
+    return older | newer if "added_tokens_decoder" in newer else newer | older
+
+
+def _read(path: Path) -> Rust:
+    try:
+        rust = Rust.from_file(str(path))
+        rust.no_truncation()
+        rust.encode("", "")  # a template may ask for pieces that it does not number
+        return rust
+    except BaseException as error:
+        raise UserError(f"{path} cannot be read ({_fault(error)}); copy it again from where it came") from None
+
+
+def _fault(error: BaseException) -> str:
+    """What the Rust library says. It raises bare Exception, and where it had not thought of something, a PanicException, which is none."""
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
+    return str(error).strip().split("\n")[0]
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:

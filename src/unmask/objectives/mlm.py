@@ -1,0 +1,137 @@
+"""Masked words (Devlin et al. 2018, section 3.1): 15% of the pieces are to be guessed; of those 80% read [MASK], 10% another piece, 10% themselves.
+
+Which ones is a function of (seed, epoch, sample, position). Whole words and spans are chosen as wholes, and each piece of them is then
+masked, replaced or kept by its own chance, so that 80/10/10 holds for them as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from unmask.data.keys import below, hashed, key, uniform
+from unmask.data.stream import IGNORED as IGNORED
+from unmask.data.stream import Rows
+from unmask.errors import UserError
+from unmask.tokenizer import Tokenizer
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+UNITS = ("piece", "word", "span")
+LONGEST_SPAN, STOP = 10, 0.2  # words of a span, its length geometric (Joshi et al. 2019, section 3.1)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What masking must know of a vocabulary."""
+
+    mask: int
+    special: Numbers  # true for pieces that are never masked nor put in
+    inner: Numbers  # true for pieces that continue a word
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Pieces:
+        special, inner = np.zeros((2, tokenizer.size), bool)
+        for number, token in tokenizer.rust.get_added_tokens_decoder().items():
+            special[number] = token.special
+        for piece, number in tokenizer.rust.get_vocab().items():
+            inner[number] = tokenizer.spelled(piece)[1]
+        return cls(tokenizer.special("mask"), special, inner & ~special)
+
+    @cached_property
+    def plain(self) -> Numbers:
+        """The pieces that may stand where they don't belong."""
+        return np.flatnonzero(~self.special)
+
+
+@dataclass(frozen=True)
+class Masking:
+    """`mask` and `other` are the shares of what is chosen that read [MASK], and any other piece; the rest read themselves."""
+
+    pieces: Pieces
+    rate: float = 0.15
+    unit: str = "piece"
+    mask: float = 0.8
+    other: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise UserError(f"masks are of no unit {self.unit!r}; they are of {', '.join(UNITS)}")
+        if not 0 < self.rate < 1 or min(self.mask, self.other) < 0 or self.mask + self.other > 1:
+            raise UserError(
+                f"a rate of {self.rate} with shares of {self.mask} and {self.other} cannot be; a rate lies between 0 and 1, shares make up 1 at most"
+            )
+
+    def ask(self, rows: Rows, epoch: int) -> tuple[Numbers, Mapping[str, Numbers]]:
+        """What the model is shown; the rows to answer and their labels, filled up to a number that depends on the number of tokens alone."""
+        bits = hashed(key(self.seed, "mask", epoch), rows.samples, rows.positions)
+        free = rows.given & ~self.pieces.special[rows.tokens]
+        chosen = free & self.chosen(rows, bits)
+        way = uniform(hashed(bits, np.uint64(1)))
+        shown = np.where(chosen & (way < self.mask), self.pieces.mask, rows.tokens)
+        put = chosen & (way >= self.mask) & (way < self.mask + self.other)
+        shown[put] = self.pieces.plain[below(hashed(bits[put], np.uint64(2)), len(self.pieces.plain))]
+        places = np.flatnonzero(chosen)
+        size = max(self.most(len(rows.tokens)), len(places))
+        found, labels = np.zeros(size, np.int64), np.full(size, IGNORED)
+        found[: len(places)], labels[: len(places)] = places, rows.tokens[places]
+        return shown, {"words.rows": found, "words.labels": labels}
+
+    def most(self, tokens: int) -> int:
+        """More rows than this are chosen once in a billion batches, so that shapes stay what they are."""
+        spread = 6 * (tokens * self.rate * (1 - self.rate)) ** 0.5 * {"piece": 1.0, "word": 1.6, "span": 4.0}[self.unit]
+        return min(tokens, -(-int(tokens * self.rate + spread) // 8) * 8)
+
+    def chosen(self, rows: Rows, bits: Numbers) -> Numbers:
+        if self.unit == "piece":
+            return uniform(bits) < self.rate
+        first = self._first(rows)
+        if self.unit == "word":
+            return (uniform(bits) < self.rate)[first]
+        return self._spans(rows, bits, first)
+
+    def _first(self, rows: Rows) -> Numbers:
+        """For each piece, the place of the first one of its word."""
+        places = np.arange(len(rows.tokens))
+        begins = ~self.pieces.inner[rows.tokens] | ~rows.given
+        begins |= np.concatenate([[True], ~rows.given[:-1]])  # a text that was cut may begin inside a word
+        return np.maximum.accumulate(np.where(begins, places, 0))
+
+    def _spans(self, rows: Rows, bits: Numbers, first: Numbers) -> Numbers:
+        """Runs of whole words; a word is chosen if a run that began at it, or at one of the nine before it, reaches so far."""
+        begins = np.flatnonzero(first == np.arange(len(first)))  # one a word
+        lengths = 1 + np.floor(np.log1p(-uniform(hashed(bits[begins], np.uint64(3)))) / np.log1p(-STOP)).astype(np.int64)
+        starts = uniform(bits[begins]) < self._start
+        reach = np.where(starts, np.minimum(lengths, LONGEST_SPAN), 0)
+        wall = ~rows.given[begins]  # a run does not go over [SEP], but may have begun before it: else the first words were chosen less
+        reach[wall] = 1 + self._begun_before(bits[begins][wall])
+        sequence = np.cumsum(wall)
+        covered = np.zeros(len(begins), bool)
+        for back in range(min(LONGEST_SPAN, len(begins))):
+            here = reach[: len(begins) - back] > back
+            covered[back:] |= here & (sequence[back:] == sequence[: len(begins) - back])
+        return covered[np.searchsorted(begins, first)]
+
+    def _begun_before(self, bits: Numbers) -> Numbers:
+        """How many words after a wall belong to runs that would have begun up to nine words before it."""
+        found = np.zeros(len(bits), np.int64)
+        for back in range(1, LONGEST_SPAN):
+            one = hashed(bits, np.uint64(10 + back))
+            length = 1 + np.floor(np.log1p(-uniform(hashed(one, np.uint64(3)))) / np.log1p(-STOP)).astype(np.int64)
+            found = np.maximum(found, np.where(uniform(one) < self._start, np.minimum(length, LONGEST_SPAN) - back, 0))
+        return found
+
+    @cached_property
+    def _start(self) -> float:
+        """The chance that a span begins at a word, so that the share of words in one comes to be the rate."""
+        reaching = [(1 - STOP) ** back for back in range(LONGEST_SPAN)]  # the chance that a span is longer than that
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            free = float(np.prod([1 - middle * chance for chance in reaching]))
+            low, high = (middle, high) if 1 - free < self.rate else (low, middle)
+        return low
