@@ -134,7 +134,7 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     one = commands.add_parser("predict", help="ask a model: fill masks, classify, tag, answer, next sentence")
     one.add_argument("model", help="a model folder, or a hub id")
     one.add_argument("input", nargs="*", help="texts, pictures, or files of them (a line or a JSON object each); none: standard input")
-    one.add_argument("--task", help="fill, next, classify, tagging or spans; by default what the folder was made for")
+    one.add_argument("--task", help="fill, next, classify, tagging, spans or replaced; by default what the folder was made for")
     one.add_argument("--pair", metavar="TEXT", help="the second text for every input (the context, for a question), or a file that holds it")
     one.add_argument("--top", type=_count, default=5, help="how many guesses for a mask (5)")
     _common(one)

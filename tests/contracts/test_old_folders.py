@@ -115,6 +115,11 @@ def saved_on_a_gpu(folder: Path) -> None:
             new.writestr(name, data)
 
 
+def same(one: Tensor, other: Tensor) -> bool:
+    """To the last digit but one: a head of one row is summed in an order that hangs on where in memory the file put it."""
+    return torch.allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
 ODD = [no_model_type, bare_keys, from_parallel_training, gamma_and_beta, with_buffers, without_counters, an_old_pickle, saved_on_a_gpu]
 
 
@@ -127,7 +132,7 @@ def test_it_answers_as_ever(family: str, architecture: str, odd: Callable[[Path]
     after = outputs(tmp_path)
     assert before.keys() == after.keys()
     for name, one in before.items():
-        assert torch.equal(one, after[name]), name
+        assert same(one, after[name]), name
 
 
 @pytest.mark.parametrize(("family", "architecture"), EVERY, ids=lambda one: one)
@@ -138,7 +143,7 @@ def test_half_precision(family: str, architecture: str, kind: torch.dtype, tmp_p
     rewritten(tmp_path, lambda name, one: (name, one.to(kind).to(one.dtype)))
     before = outputs(tmp_path)
     rewritten(tmp_path, lambda name, one: (name, one.to(kind) if one.is_floating_point() else one))
-    assert all(torch.equal(one, before[name]) for name, one in outputs(tmp_path).items())
+    assert all(same(one, before[name]) for name, one in outputs(tmp_path).items())
 
 
 @pytest.mark.parametrize(("family", "architecture"), [pair for pair in EVERY if "Classification" in pair[1]], ids=lambda one: one)

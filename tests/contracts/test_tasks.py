@@ -39,6 +39,7 @@ def test_it_is_one_final_class(name: str) -> None:
     assert not one.__subclasses__()
     assert one.over in ("texts", "tokens")
     assert one.pairs in (True, False, None)
+    assert one.pairs or not one.several
     heads = {head for family in families.families() for head in family.heads}
     assert one.head in heads | {""}
 
@@ -66,7 +67,7 @@ def test_answers_are_frozen_and_become_json(name: str, tmp_path: Path) -> None:
     known += [(kind, *pair) for kind in families.names() for pair in families.family(kind).architectures.items()]
     kind, architecture = next((kind, theirs) for kind, theirs, heads in known if one.head in heads or (not one.head and not heads))
     make(Case(kind, architecture, ()), tmp_path)
-    given: Any = ("a", "the [MASK] ran to b") if one.pairs else "the [MASK] ran to b"
+    given: Any = ("a", ["the [MASK] ran to b", "c"] if one.several else "the [MASK] ran to b") if one.pairs else "the [MASK] ran to b"
     found = unmask.load(tmp_path).ask(name, given)
     for answer in found if isinstance(found, list) else [found]:
         if isinstance(answer, np.ndarray):

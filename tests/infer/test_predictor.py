@@ -397,7 +397,8 @@ def test_a_pair_without_segments(tmp_path: Path) -> None:
     assert [found.scores[f"LABEL_{i}"] for i in range(2)] == pytest.approx(expected.tolist(), abs=1e-5)
 
 
-def test_a_multiple_choice_folder_says_what_it_has(tmp_path: Path) -> None:
+def test_a_folder_whose_head_no_task_reads_says_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.infer.predictor.tasks", dict)
     make(Case("bert", "BertForMultipleChoice", ("choice",)), tmp_path)
     with pytest.raises(UserError, match="only choice, which no task reads yet"):
         _ = unmask.load(tmp_path).task
@@ -445,3 +446,21 @@ def test_new_words_are_read_whole(tmp_path: Path, vocabulary: list[str]) -> None
     pictures = unmask.load(tmp_path / "pictures")
     with pytest.raises(UserError, match="a model of pictures has no vocabulary"):
         pictures.extend(["word"])
+
+
+def test_heads_may_be_asked_for_where_it_is_loaded(tmp_path: Path) -> None:
+    """The sentence that refuses a folder says to."""
+    make(Case("bert", "BertModel", ()), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["BertForSequenceClassification"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"load it with heads=\{'classify': number of labels\}"):
+        unmask.load(tmp_path)
+    model = unmask.load(tmp_path, heads={"classify": 2})
+    assert model.classify("a b").label in ("LABEL_0", "LABEL_1")
+
+
+def test_a_layer_may_be_a_number_of_numpys(tmp_path: Path) -> None:
+    make(Case("bert", "BertModel", ()), tmp_path)
+    model = unmask.load(tmp_path)
+    assert np.array_equal(model.hidden("a b", layer=np.int64(1)).vectors, model.hidden("a b", layer=1).vectors)  # type: ignore[arg-type]
+    assert model.hidden("a b", layer=np.arange(2)).vectors.shape == (2, 4, 48)  # type: ignore[arg-type]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from models import THREE, Case, make
 from unmask.errors import UserError
 from unmask.model import store
 from unmask.model.card import Card, Image
+from unmask.model.families import families
 from unmask.model.layout import Padded
 
 State = dict[str, Tensor]
@@ -864,3 +867,98 @@ def test_a_pooler_left_over_from_the_trunk_does_no_harm(tmp_path: Path) -> None:
     make(Case("vit", "ViTForImageClassification", ("classify",), THREE), tmp_path)
     rewrite(tmp_path, lambda state: state | {"vit.pooler.dense.weight": torch.ones(48, 48), "vit.pooler.dense.bias": torch.ones(48)})
     assert tuple(store.load(tmp_path).model.heads) == ("classify",)
+
+
+def pairs_of_heads() -> list[tuple[str, str, str]]:
+    return [(kind.write(next(iter(kind.shapes.values())))["model_type"], *pair) for kind in families() for pair in itertools.combinations(kind.heads, 2)]
+
+
+@pytest.mark.parametrize(("family", "one", "other"), pairs_of_heads(), ids=lambda name: name)
+def test_what_can_be_loaded_can_be_saved_and_loaded(family: str, one: str, other: str, tmp_path: Path) -> None:
+    """Any two heads, or a sentence before anybody trains them."""
+    name = {"bert": "BertModel", "electra": "ElectraModel", "albert": "AlbertModel", "distilbert": "DistilBertModel", "modernbert": "ModernBertModel"}
+    make(Case(family, name.get(family, "RobertaModel"), ()), tmp_path / "in")
+    try:
+        loaded = store.load(tmp_path / "in", heads={head: store.FIXED.get(head, 3) for head in (one, other)})
+    except UserError as error:
+        assert "have one name in files" in str(error)  # noqa: PT017 (either way is right)
+        return
+    store.save(loaded, tmp_path / "out")
+    assert {name: len(head.state_dict()) for name, head in store.load(tmp_path / "out").model.heads.items()} == {
+        name: len(head.state_dict()) for name, head in loaded.model.heads.items()
+    }
+
+
+@pytest.mark.parametrize(("head", "count"), [("next", 3), ("spans", 5), ("choice", 2)])
+def test_heads_of_one_size_only(head: str, count: int, tmp_path: Path) -> None:
+    make(BARE, tmp_path)
+    refused(lambda: store.load(tmp_path, heads={head: count}), head, f"not {count}", "ask for heads=")
+
+
+BARES = [("bert", "BertModel"), ("roberta", "RobertaModel"), ("roberta", "XLMRobertaModel"), ("resnet", "ResNetModel")]
+
+
+@pytest.mark.parametrize(("family", "architecture"), BARES)
+def test_a_bare_trunk_that_says_neither_its_type_nor_its_class(family: str, architecture: str, tmp_path: Path) -> None:
+    make(Case(family, architecture, ()), tmp_path)
+    reconfigure(tmp_path, "model_type", "architectures")
+    assert store.load(tmp_path).model.config.family == family
+    if architecture == "RobertaModel":
+        reconfigure(tmp_path, "pad_token_id")
+        assert store.load(tmp_path).model.config.family == family, "two positions more than a round number"
+
+
+def test_a_trunk_of_no_known_kind_names_the_remedy(tmp_path: Path) -> None:
+    make(PICTURES, tmp_path)
+    reconfigure(tmp_path, "model_type", "architectures")
+    refused(lambda: store.load(tmp_path), "no model_type", "add the model_type")
+
+
+def test_a_template_of_more_segments_than_the_model_has(minilm: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(minilm, tmp_path / "in")
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    whole["post_processor"]["single"][0]["SpecialToken"]["type_id"] = 3
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    refused(lambda: store.load(folder), "tells 4 segments apart, its embedding 2")
+
+
+def test_a_host_that_never_answers_is_not_waited_for(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as host:  # what connects waits in its queue
+        code = "from unmask.model import hub; hub.PATIENCE = 1; hub.locate('owner/name')"
+        code, last = hub(code, HF_HOME=str(tmp_path), HF_ENDPOINT=f"http://127.0.0.1:{host.getsockname()[1]}")
+    assert code == 1
+    assert last.startswith("unmask.errors.UserError: there is no folder owner/name, and the hub could not be reached")
+
+
+def test_a_host_is_waited_for_some_seconds_and_the_client_is_left_as_it_was() -> None:
+    from huggingface_hub import get_session
+
+    from unmask.model import hub
+
+    assert 5 <= hub.PATIENCE <= 20
+    before = list(get_session().event_hooks["request"])
+    with hub._patient():
+        assert len(get_session().event_hooks["request"]) == len(before) + 1
+    assert get_session().event_hooks["request"] == before
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+def test_old_folders_of_the_hub_keep_their_weights_in_a_folder(weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What sentence-transformers wrote until 2021: 0_Transformer."""
+    import huggingface_hub
+
+    from unmask.model.hub import locate
+
+    files, asked = ["modules.json", "0_Transformer/config.json", f"0_Transformer/{weights}", "0_Transformer/vocab.txt", "1_Pooling/config.json"], []
+
+    def download(name: str, *, allow_patterns: list[str], **_: Any) -> str:
+        found = list(huggingface_hub.utils.filter_repo_objects(files, allow_patterns=allow_patterns))
+        asked.append(found)
+        for one in found:
+            (tmp_path / one).parent.mkdir(exist_ok=True)
+            (tmp_path / one).touch()
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert (locate("owner/name") / "0_Transformer" / weights).is_file()
+    assert len(asked) == (1 if weights == "model.safetensors" else 2)

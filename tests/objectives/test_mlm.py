@@ -286,8 +286,8 @@ def test_settings_that_cannot_be(change: dict[str, object], says: str) -> None:
 
 
 def test_pieces_of_a_vocabulary() -> None:
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##", "a", "##a", "#", "b##"]
-    pieces = Pieces.of(Tokenizer.from_vocabulary({name: i for i, name in enumerate(names)}))
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "##mask", "##", "a", "##a", "#", "b##"]
+    pieces = Pieces.of(Tokenizer.from_vocabulary({name: i for i, name in enumerate(names)}, {"mask_token": "##mask"}))
     assert pieces.mask == MASK
     assert np.flatnonzero(pieces.special).tolist() == [PAD, UNK, CLS, SEP, MASK]
     assert np.flatnonzero(pieces.inner).tolist() == [7]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -159,6 +160,23 @@ def test_a_wrong_text_is_of_any_document() -> None:
     others = counts[~np.eye(12, dtype=bool)]
     assert np.abs(others - counts.sum() / 132).max() < 5 * (counts.sum() / 132) ** 0.5
     assert np.abs(places - counts.sum() / 10).max() < 5 * (counts.sum() / 10) ** 0.5
+
+
+@pytest.mark.parametrize("kind", ["next", "order"])
+def test_what_is_too_long_gives_way_at_both_ends(kind: str) -> None:
+    """Two sentences of 50 tokens in a room of 61: each comes down to half of it, the first by its front as often as by its back."""
+    documents = made([[50, 50]] * 2000)
+    cut = pairs(kind, 64, 0.0).cut(documents, 0)
+    found = [
+        sorted(texts, key=lambda text: text.start)
+        for label, texts in zip(cut.labels["next"], read(documents, cut), strict=True)
+        if kind == "order" or not label
+    ]
+    assert {tuple(text.stop - text.start for text in texts) for texts in found} == {(31, 30)}
+    assert {texts[1].start % 100 for texts in found} == {50}
+    counts = Counter(texts[0].start % 100 for texts in found)
+    assert set(counts) == {0, 19}
+    assert abs(counts[0] - len(found) / 2) < 5 * (len(found) / 4) ** 0.5
 
 
 def test_lengths_do_not_tell_the_label() -> None:

@@ -312,3 +312,22 @@ def test_a_reranker_scores_as_theirs_and_is_saved_as_one(said: str, tmp_path: Pa
         scores = [one.value if said != "nothing" else one.score for one in found]
         assert np.abs(np.array(scores) - expected).max() <= 1e-5
     assert transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").config.num_labels == 1
+
+
+@pytest.mark.parametrize("name", ["roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"])
+def test_the_file_of_an_old_transformer_module_has_its_name(name: str, tmp_path: Path) -> None:
+    folder = made(tmp_path / "in", ("mean",), settings={"max_seq_length": 6, "do_lower_case": True}, do_lower_case=False)
+    (folder / "sentence_bert_config.json").rename(folder / f"sentence_{name}_config.json")
+    texts = ["a b c d e f g h i j", "A B c"]
+    model = unmask.load(folder)
+    assert model.card.length == 6
+    assert np.abs(model.embed(texts) - of(folder).encode(texts)).max() <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["dot", "euclidean", None])
+def test_how_vectors_are_compared_is_kept(name: str | None, tmp_path: Path) -> None:
+    folder = made(tmp_path / "in", ("mean",))
+    path = folder / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"similarity_fn_name": name}))
+    unmask.load(folder).save(tmp_path / "out")
+    assert of(tmp_path / "out").similarity_fn_name == of(folder).similarity_fn_name == (name or "cosine")

@@ -201,3 +201,16 @@ def test_another_image_size_is_resampled_as_theirs(tmp_path: Path) -> None:
         expected = reference(pixels, interpolate_pos_encoding=True).last_hidden_state
         found = ours({"pixels": pixels}, Padded(2, 1 + 6 * 8))
     assert (expected - found).abs().max() <= 1e-5
+
+
+def test_padding_typed_in_a_text_has_its_own_position(tmp_path: Path) -> None:
+    """RoBERTa gives it the padding's row, and counts on as if it were not there."""
+    reference = make(Case("roberta", "RobertaModel", ()), tmp_path)
+    ours = store.load(tmp_path).model
+    rows = [[2, 1, 7, 1, 1, 9, 3], [5, 6, 3], [1, 5, 3]]
+    layout = Packed.of([len(row) for row in rows])
+    tokens, positions = (torch.cat([torch.tensor(part) for part in parts]) for parts in (rows, [range(len(row)) for row in rows]))
+    with torch.inference_mode():
+        found = ours({"tokens": tokens, "positions": positions}, layout).split([len(row) for row in rows])
+        for row, one in zip(rows, found, strict=True):
+            assert (one - reference(torch.tensor([row]), attention_mask=torch.ones(1, len(row))).last_hidden_state[0]).abs().max() <= 1e-5

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer as Rust
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 import unmask
 from conftest import WORDS, sentences
-from models import make_varied
+from models import Case, make, make_varied
 from unmask.infer.predictor import Predictor
 from unmask.model.card import Card
 from unmask.tasks.base import Window
@@ -276,3 +278,36 @@ def test_one_text_is_no_pair(model: Predictor) -> None:
 
 def test_json(model: Predictor) -> None:
     assert set(json.loads(json.dumps(model.answer(QUESTION, SHORT).json()))) == {"text", "start", "end", "score"}
+
+
+# ---- a tokenizer whose pieces begin with the space before them
+
+
+def byte_level(architecture: str, folder: Path, **settings: Any) -> Predictor:
+    """ModernBERT's kind: pieces are bytes, a space belongs to the word behind it, and offsets say so."""
+    texts = ["Angela Merkel visited Seoul in 2010 and then left.", "안녕하세요 서울 시민 여러분", "I love 🎉 Paris 😀!", "café   naïve\n\n"] * 20
+    names = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    rust = Rust(models.BPE())
+    rust.pre_tokenizer, rust.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    rust.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=400, special_tokens=names, initial_alphabet=alphabet, show_progress=False))
+    single, pair = "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"
+    rust.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
+    make(Case("modernbert", architecture, (), settings), folder, pieces=["x"] * rust.get_vocab_size())
+    (folder / "vocab.txt").unlink()
+    rust.save(str(folder / "tokenizer.json"))
+    roles = {f"{name[1:-1].lower()}_token": name for name in names}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **roles}))
+    return unmask.load(folder)
+
+
+def test_an_answer_has_no_space_around_it(tmp_path: Path) -> None:
+    model = byte_level("ModernBertForQuestionAnswering", tmp_path)
+    for context in ("Angela Merkel visited Seoul in 2010 and then left.", "  Paris   \n\n   café \n ", "서울 시민 🎉 여러분"):
+        for longest in (1, 2, 3):
+            found = model.answer("Who visited Seoul?", context, longest=longest)
+            assert found.text == context[found.start : found.end]
+            assert found.text
+            assert found.text == found.text.strip()
+    with pytest.raises(unmask.UserError, match="is empty"):
+        model.answer("Who?", " \n\n   ")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import unmask
 from conftest import sentences
 from models import make_varied
+from tasks.test_spans import byte_level
 from unmask.tasks.tagging import Entity, Word, entities, marks
 
 LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -234,3 +235,13 @@ def test_bare_labels_and_json(tmp_path: Path, vocabulary: list[str]) -> None:
 def test_a_pair_is_refused(model: unmask.Predictor) -> None:
     with pytest.raises(unmask.UserError, match=r"^input 1 is .*; a text is asked for"):
         model.tag(("a", "b"))
+
+
+def test_spaces_are_no_part_of_an_entity(tmp_path: Path) -> None:
+    model = byte_level("ModernBertForTokenClassification", tmp_path, **shape(["O", "B-X", "I-X"]))
+    model.model.heads["tag"].out.bias.data = torch.tensor([0.0, 90.0, 0.0])  # type: ignore[union-attr]
+    text = "Angela   Merkel\n\n서울 🎉  "
+    assert [(one.text, one.start, one.end) for one in model.tag(text)] == [("Angela", 0, 6), ("Merkel", 9, 15), ("서울", 17, 19), ("🎉", 20, 21)]
+    model.model.heads["tag"].out.bias.data = torch.tensor([0.0, 0.0, 90.0])  # type: ignore[union-attr]
+    assert [one.text for one in model.tag(text)] == ["Angela   Merkel\n\n서울 🎉"]
+    assert model.tag("  \n") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import pydoc_data.topics
@@ -495,3 +496,17 @@ def test_a_model_without_rules_of_spelling(tmp_path: Path) -> None:
     (tmp_path / "sentencepiece.bpe.model").write_bytes(data)
     texts = harder(1_000)
     assert first_difference(texts, Tokenizer.load(tmp_path).encode(texts, offsets=True), ask(theirs_of("xlm-roberta", tmp_path), texts)) is None
+
+
+def test_damaged_spelling_in_a_tokenizer_json_is_one_sentence(tmp_path: Path) -> None:
+    """Rust panics at the first text that meets the damage."""
+    out = write(Tokenizer.load(folder_of("xlm-roberta", tmp_path / "tok")).files(), tmp_path / "saved")
+    whole = json.loads((out / "tokenizer.json").read_text(encoding="utf-8"))
+    rules = whole["normalizer"]["normalizers"] if "normalizers" in whole["normalizer"] else [whole["normalizer"]]
+    charsmap = bytearray(base64.b64decode(rules[0]["precompiled_charsmap"]))
+    size = struct.unpack_from("<I", charsmap)[0]
+    charsmap[4 : 4 + size] = b"\xff" * 3 + b"\x7f" + bytes(charsmap[8 : 4 + size])  # the first step leads far behind the end
+    rules[0]["precompiled_charsmap"] = base64.b64encode(bytes(charsmap)).decode()
+    (out / "tokenizer.json").write_text(json.dumps(whole), encoding="utf-8")
+    with pytest.raises(UserError, match=r"^[^\n]+copy (it|them) again from where (it|they) came$"):
+        Tokenizer.load(out).encode(harder(50))

@@ -582,3 +582,111 @@ def test_a_tokenizer_is_known_by_what_changes_an_id(minilm: Path, tmp_path: Path
     config = json.loads((tmp_path / "tokenizer_config.json").read_text()) | {"do_lower_case": False}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     assert Tokenizer.load(tmp_path).fingerprint != tokenizer.fingerprint
+
+
+# ---- what a folder adds
+
+
+LETTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", *"abcdefghijklmnopqrstuvwxyz<>1"]
+LETTERS += [f"##{letter}" for letter in LETTERS[6:]]
+COUNT = len(LETTERS)
+
+
+def piece(name: str, *flags: str, special: bool = False) -> dict[str, Any]:
+    return {"content": name, "special": special, **{flag: flag in flags for flag in ("lstrip", "rstrip", "normalized", "single_word")}}
+
+
+ADDED: dict[str, dict[str, Any]] = {
+    "a file of numbers": {"added_tokens.json": {"quux": COUNT + 1, "<e1>": COUNT}},
+    "a file of numbers, one of them special": {
+        "added_tokens.json": {"<e1>": COUNT, "quux": COUNT + 1},
+        "special_tokens_map.json": {"additional_special_tokens": ["<e1>"]},
+    },
+    "objects in the settings": {
+        "tokenizer_config.json": {
+            "added_tokens_decoder": {
+                "4": piece("[MASK]", "lstrip", special=True),
+                str(COUNT): piece("<e1>", "rstrip", special=True),
+                str(COUNT + 1): piece("quux", "single_word", "normalized"),
+            },
+            "additional_special_tokens": ["<e1>"],
+        }
+    },
+    "a list": {"special_tokens_map.json": {"additional_special_tokens": ["<e1>", "quux"]}},
+    "two lists, of which the newer counts": {
+        "tokenizer_config.json": {"additional_special_tokens": ["<e1>", "quux"]},
+        "special_tokens_map.json": {"additional_special_tokens": ["quux"]},
+    },
+    "the newer name": {"tokenizer_config.json": {"extra_special_tokens": ["<e1>", "quux"]}},
+    "roles of its own": {"tokenizer_config.json": {"bos_token": "[unused1]", "unit_token": "a", "additional_special_tokens": ["<e1>", "quux"]}},
+    "a file of numbers, one of them special in the settings": {
+        "added_tokens.json": {"<e1>": COUNT, "quux": COUNT + 1},
+        "tokenizer_config.json": {"additional_special_tokens": ["<e1>"]},
+    },
+    "a mask that takes the space": {
+        "special_tokens_map.json": {"mask_token": piece("[MASK]", "lstrip"), "additional_special_tokens": ["<e1>"]},
+        "added_tokens.json": {"<e1>": COUNT, "quux": COUNT + 1},
+    },
+}
+
+
+@pytest.mark.parametrize("named", ["BertTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("whole", [False, True], ids=["vocab.txt", "tokenizer.json that lacks them"])
+@pytest.mark.parametrize("files", ADDED.values(), ids=ADDED)
+def test_what_a_folder_adds_to_its_vocabulary(files: dict[str, Any], whole: bool, named: str, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "tok", LETTERS)
+    if whole:
+        Tokenizer.load(folder).rust.save(str(folder / "tokenizer.json"))
+    elif named != "BertTokenizer":
+        pytest.skip("theirs asks for a tokenizer.json")
+    roles = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
+    for name, said in ({"tokenizer_config.json": {}} | files).items():
+        more = {"tokenizer_class": named, **roles} if name == "tokenizer_config.json" else {}
+        (folder / name).write_text(json.dumps(more | said), encoding="utf-8")
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    ours, theirs = Tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    draw = random.Random(0)
+    texts = ["".join(draw.choices(["quux", "<e1>", "<E1>", "QUUX", " ", "a", "[MASK]", "quuxes", "[unused1]", "x"], k=8)) for _ in range(300)]
+    assert first_difference(texts, ours.encode(texts, offsets=True), ask(theirs, texts)) is None
+    assert ours.size == COUNT + 2
+    out = write(ours.files(), tmp_path / "saved")
+    (out / "config.json").write_text('{"model_type": "bert"}')
+    assert first_difference(texts, ours.encode(texts, offsets=True), ask(transformers.AutoTokenizer.from_pretrained(out), texts)) is None
+    assert [one.ids for one in Tokenizer.load(out).encode(texts)] == [one.ids for one in ours.encode(texts)]
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["vocab.txt", "tokenizer.json"])
+def test_a_number_that_no_piece_gets(whole: bool, tmp_path: Path) -> None:
+    """Theirs goes on with another row of the embedding than the one that was trained."""
+    folder = folder_of(tmp_path / "tok", LETTERS)
+    if whole:
+        Tokenizer.load(folder).rust.save(str(folder / "tokenizer.json"))
+    (folder / "added_tokens.json").write_text(json.dumps({"<e1>": COUNT + 7}))
+    with pytest.raises(UserError, match=rf"numbers <e1> {COUNT + 7}, its vocabulary makes it {COUNT}"):
+        Tokenizer.load(folder)
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize("kind", ["BertJapaneseTokenizer", "MPNetTokenizerFast", "FunnelTokenizer", "TapasTokenizer"])
+def test_a_class_with_rules_of_its_own_is_refused(kind: str, file: str, tmp_path: Path) -> None:
+    """Japanese BERTs of 2019 name theirs in config.json."""
+    folder = folder_of(tmp_path / "tok", LETTERS, tokenizer_class=None)
+    (folder / file).write_text(json.dumps({"tokenizer_class": kind}))
+    with pytest.raises(UserError, match=rf"{file} says {kind.removesuffix('Fast')}, whose rules for vocab.txt are not known here"):
+        Tokenizer.load(folder)
+
+
+@pytest.mark.parametrize("kind", [None, "BertTokenizer", "BertTokenizerFast", "DistilBertTokenizer", "ElectraTokenizerFast", "PreTrainedTokenizerFast"])
+def test_a_class_with_berts_rules(kind: str | None, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "tok", LETTERS)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+    assert Tokenizer.load(folder).encode(["ab"], offsets=True)[0].tokens == ["[CLS]", "a", "##b", "[SEP]"]
+
+
+def test_a_template_with_pieces_that_it_does_not_number(minilm: Path, tmp_path: Path) -> None:
+    """Rust panics, which Python's `except Exception` does not see."""
+    whole = json.loads((minilm / "tokenizer.json").read_text())
+    del whole["post_processor"]["special_tokens"]["[SEP]"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
+    with pytest.raises(UserError, match=r"tokenizer\.json cannot be read \([^\n]+\); copy it again from where it came$"):
+        Tokenizer.load(tmp_path)

@@ -107,12 +107,12 @@ def _brief(error: Exception) -> str:
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
-def extra(module: str, doing: str) -> Any:
+def extra(module: str, doing: str, name: str = "data") -> Any:
     """A library that only some need; without it, one sentence says how to get it."""
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise UserError(f"{doing} needs {module.split('.')[0]}: pip install 'unmask[data]'") from None
+        raise UserError(f"{doing} needs {module.split('.')[0]}: pip install 'unmask[{name}]'") from None
 
 
 def _copy_standard_input() -> None:

@@ -27,6 +27,7 @@ from unmask.tokenizer import Tokenizer
 Array = np.ndarray[Any, np.dtype[Any]]
 FORMAT = 1
 NAMES = ("tokens", "sentences", "documents")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,14 @@ class Corpus:
             size = f"{self.index['vocabulary']:,} entries to {tokenizer.size:,}"
             remedy = f"run unmask prepare with that one, or train with {self.place}/tokenizer"
             raise UserError(f"{self.place} was made with another tokenizer than {name} ({size}); {remedy}")
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder of the tokenizer that made them."""
+        if isinstance(self.home, Path):
+            return self.home / "tokenizer"
+        found = [_fetched(self.home, f"tokenizer/{name}") for name in TOKENIZER_FILES]
+        return found[0].parent
 
     def verify(self) -> None:
         """Every file against its hash."""
@@ -261,7 +270,7 @@ def _fetched(far: Far, name: str) -> Path:
         import fsspec
     except ImportError:
         raise UserError(f"reading {far.url} needs fsspec: pip install 'unmask[data]'") from None
-    far.cache.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         with fsspec.open(f"{far.url}/{name}", "rb") as source, beside.open("wb") as target:

@@ -68,8 +68,8 @@ class Objective(Protocol):
 
     def cut(self, documents: Documents, epoch: int) -> Sequences: ...
 
-    def ask(self, rows: Rows, sequences: Sequences, epoch: int) -> tuple[Numbers, Mapping[str, Numbers]]:
-        """The tokens that the model is shown, and what it should answer."""
+    def ask(self, rows: Rows, sequences: Sequences, epoch: int, share: float = 0.0) -> tuple[Numbers, Mapping[str, Numbers]]:
+        """The tokens that the model is shown, and what it should answer; `share` is how much of the run has passed."""
         ...
 
 
@@ -119,18 +119,20 @@ class Stream:
         sequences = self.objective.cut(documents, epoch)
         return Block(self, epoch, documents, sequences, packed(sequences.lengths.tolist(), self.budget))
 
-    def batches(self, place: Place = Place(), *, rank: int = 0, ranks: int = 1) -> Iterator[tuple[Place, Batch]]:
-        """Batches without end, each with the place after it. Of every `ranks` batches in a row, a rank is given one."""
-        count = 0  # a stream goes on at a place that all ranks know, so counting begins there
+    def walk(self, place: Place = Place()) -> Iterator[tuple[Place, Block, int]]:
+        """Every batch from that place on, not yet made: the place after it, its block, and its number there."""
         while True:
             block = self.block(place.epoch, place.block)
             onward = Place(place.epoch, place.block + 1) if place.block + 1 < self.blocks else Place(place.epoch + 1)
             for number in range(place.batch, len(block.batches)):
-                after = Place(place.epoch, place.block, number + 1) if number + 1 < len(block.batches) else onward
-                if count % ranks == rank:
-                    yield after, block.make(number)
-                count += 1
+                yield Place(place.epoch, place.block, number + 1) if number + 1 < len(block.batches) else onward, block, number
             place = onward
+
+    def batches(self, place: Place = Place(), *, rank: int = 0, ranks: int = 1) -> Iterator[tuple[Place, Batch]]:
+        """Batches without end, each with the place after it. Of every `ranks` batches in a row, a rank is given one."""
+        for count, (after, block, number) in enumerate(self.walk(place)):  # a stream goes on at a place that all ranks know, so counting begins there
+            if count % ranks == rank:
+                yield after, block.make(number)
 
 
 @dataclass(frozen=True)
@@ -141,14 +143,18 @@ class Block:
     sequences: Sequences
     batches: list[list[int]]
 
-    def make(self, number: int) -> Batch:
-        """One batch, and nothing of the others."""
+    def tokens(self, number: int) -> int:
+        """How many real ones a batch has."""
+        return int(self.sequences.lengths[self.batches[number]].sum())
+
+    def make(self, number: int, share: float = 0.0) -> Batch:
+        """One batch, and nothing of the others, as it is when so much of the run has passed."""
         chosen = np.array(self.batches[number])
         rows = gathered(self.documents, self.sequences, chosen)
         sequences, lengths = _some(self.sequences, chosen), rows.lengths.tolist()
         if self.stream.fixed:
             rows, sequences, lengths = _filled(rows, sequences, self.stream.budget)
-        tokens, targets = self.stream.objective.ask(rows, sequences, self.epoch)
+        tokens, targets = self.stream.objective.ask(rows, sequences, self.epoch, share)
         inputs = {"tokens": tokens, "positions": rows.positions}
         if len(np.unique(self.sequences.kinds)) > 1:
             inputs["segments"] = rows.segments

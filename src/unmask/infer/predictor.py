@@ -10,6 +10,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -66,13 +67,16 @@ def load(
     *,
     precision: str = "float32",
     device: str | None = None,
+    heads: Mapping[str, int] | None = None,
     leave: Sequence[str] = (),
 ) -> Predictor:
     """A model folder (ours, transformers', sentence-transformers', timm's), a .npz of ViT, or a hub id.
 
     `precision` is float32, bf16, or auto: bf16 where the machine computes it natively.
+    `heads` asks for these heads, with so many labels each, in place of the folder's own; those it does not have start anew.
+    `leave` lists patterns of tensors in the file that may stay unused.
     """
-    return Predictor(store.load(name, leave=leave), precision=precision, device=device)
+    return Predictor(store.load(name, heads=heads, leave=leave), precision=precision, device=device)
 
 
 class Predictor:
@@ -139,6 +143,10 @@ class Predictor:
         given = (question, context) if isinstance(question, str) else question
         return self.ask("spans", given, none=none, longest=longest)
 
+    def choose(self, given: Any) -> Any:
+        """Which of the endings fits: a `Chosen` for (prompt, [ending, ...]), or a list of them for a list of such."""
+        return self.ask("choice", given)
+
     def embed(self, texts: Any, *, prompt: str | None = None) -> Array:
         """(D,) for one text or picture, (n, D) for many, float32."""
         found = self.ask("embed", texts, prompt=prompt)
@@ -163,7 +171,7 @@ class Predictor:
 
     def hidden(self, texts: Any, *, layer: int | Sequence[int] = -1) -> Any:
         """The vectors of any layer, for other models to use: 0 is what enters the first layer, -1 what leaves the last."""
-        found = self._hidden(texts, _layers(layer, self.model.config.encoder.depth), single=isinstance(layer, int))
+        found = self._hidden(texts, _layers(layer, self.model.config.encoder.depth), single=isinstance(layer, Integral))
         return next(found) if _is_one(texts) else list(found)
 
     @torch.inference_mode()
@@ -197,7 +205,7 @@ class Predictor:
         def compute(batch: Batch) -> Tensor:
             return asked.outputs(self.model, self.model(batch.inputs, batch.layout), batch)
 
-        chunks = _batched(self._checked(inputs, asked.pairs), self.chunk, start=self.chunk if hasattr(inputs, "__len__") else 1)
+        chunks = _batched(self._checked(inputs, asked.pairs, asked.several), self.chunk, start=self.chunk if hasattr(inputs, "__len__") else 1)
         early = ahead if self.overlap else iter  # each stage in a thread of its own, one chunk before the next stage
         cut = early((chunk, asked.windows(cast(Sequence[str | tuple[str, str]], chunk))) for chunk in chunks)
         for chunk, windows, pending in early((chunk, windows, self._start(windows, compute)) for chunk, windows in cut):
@@ -295,20 +303,25 @@ class Predictor:
             has = f"it has {', '.join(self.heads)}" if self.heads else "it has none (embed, hidden and attention need none)"
             raise UserError(f"this model has no head {asked.head!r}, which {name} needs; {has}")
 
-    def _checked(self, inputs: Any, pairs: bool | None) -> Iterator[Input]:
+    def _checked(self, inputs: Any, pairs: bool | None, several: bool = False) -> Iterator[Input]:
         """Each input, if it is one that can be read here; they are counted from 1."""
         wanted = (
             "a picture or its path"
             if self.pictures
+            else "a prompt and a list of its endings (a tuple)"
+            if several
             else {True: "a pair of texts (a tuple)", False: "a text", None: "a text or a pair of texts (a tuple)"}[pairs]
         )
         for number, given in enumerate(_many(inputs), 1):
             if self.pictures:
                 good = isinstance(given, str | os.PathLike | Pillow.Image)
+            elif several:
+                good = _is_choice(given)
             else:
                 good = (_is_pair(given) and pairs is not False) or (isinstance(given, str) and pairs is not True)
             if not good:
-                kinds = ((isinstance(given, str), "a text"), (_is_pair(given), "a pair of texts"), (isinstance(given, os.PathLike), "a path"))
+                kinds = [(isinstance(given, str), "a text"), (_is_pair(given), "a pair of texts"), (isinstance(given, os.PathLike), "a path")]
+                kinds.append((_is_choice(given), "a prompt and a list of its endings"))
                 kind = next((said for so, said in kinds if so), f"of type {type(given).__name__}")
                 raise UserError(f"input {number} is {kind}; {wanted} is asked for")
             yield Path(given) if self.pictures and isinstance(given, str) else given
@@ -328,10 +341,10 @@ def _device(name: str | None) -> torch.device:
 
 def _layers(layer: Any, depth: int) -> list[int]:
     """Layers counted from 0, out of one number or a list."""
-    asked: list[Any] = [layer] if isinstance(layer, int | str | float) else list(layer)
-    if not asked or not all(type(one) is int and -depth - 1 <= one <= depth for one in asked):
+    asked: list[Any] = list(layer) if isinstance(layer, Iterable) and not isinstance(layer, str) else [layer]
+    if not asked or not all(isinstance(one, Integral) and not isinstance(one, bool) and -depth - 1 <= int(one) <= depth for one in asked):
         raise UserError(f"there is no layer {layer!r}; this model has layers 0 (what enters) to {depth} (what leaves the last)")
-    return [one % (depth + 1) for one in asked]
+    return [int(one) % (depth + 1) for one in asked]
 
 
 def _precision(name: str, device: torch.device) -> str:
@@ -359,11 +372,17 @@ def _lower(model: Model, precision: str) -> Model:
 
 
 def _is_one(inputs: Any) -> bool:
-    return isinstance(inputs, str | os.PathLike | Pillow.Image) or _is_pair(inputs)
+    return isinstance(inputs, str | os.PathLike | Pillow.Image) or _is_pair(inputs) or _is_choice(inputs)
 
 
 def _is_pair(given: Any) -> bool:
     return isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, str) for part in given)
+
+
+def _is_choice(given: Any) -> bool:
+    """A prompt and a list of endings; not a tuple of them, which would be a text and a pair."""
+    prompt, endings = given if isinstance(given, tuple) and len(given) == 2 else (None, None)
+    return isinstance(prompt, str) and isinstance(endings, list) and bool(endings) and all(isinstance(one, str) for one in endings)
 
 
 def _many(inputs: Any) -> Iterable[Any]:

@@ -127,7 +127,6 @@ def _folder(name: str) -> dict[str, Any]:
 
 def _shards(name: str, statistics: bool) -> dict[str, Any]:
     from unmask.data.shards import Corpus
-    from unmask.objectives import base
     from unmask.tokenizer import Tokenizer
 
     found: dict[str, Any] = {"folder": name}
@@ -137,8 +136,45 @@ def _shards(name: str, statistics: bool) -> dict[str, Any]:
     index = corpora["train"].index
     found |= {"files": f"{len(index['shards'])}, {index['dtype']}", "vocabulary": index["vocabulary"], "sources": index["sources"], "text": index["text"]}
     if statistics:
-        found["statistics"] = {key: round(value, 4) for key, value in base.statistics(corpora["train"], Tokenizer.load(Path(name) / "tokenizer")).items()}
+        found["statistics"] = {key: round(value, 4) for key, value in _statistics(corpora["train"], Tokenizer.load(Path(name) / "tokenizer")).items()}
     return found
+
+
+def _statistics(corpus: Any, tokenizer: Any, longest: int = 512, enough: int = 1_000_000) -> dict[str, float]:
+    """What pairs and masks come to be on the first so many tokens of a corpus, counted from the batches themselves."""
+    from unmask.data.stream import IGNORED, Stream
+    from unmask.objectives.base import Pieces, Reading
+    from unmask.objectives.mlm import Masking
+    from unmask.objectives.nsp import Pairs
+
+    masking = Masking(Pieces.of(tokenizer))
+    pairable = int(corpus.index["sentences"][corpus.part]) > len(corpus) > 1
+    pairs = Pairs("next" if pairable else "none", tokenizer.special("cls"), tokenizer.special("sep"), longest)
+    stream = Stream(corpus, Reading(pairs, masking), tokens=65_536)
+    counts = dict.fromkeys(("batches", "tokens", "sequences", "chosen", "mask", "kept", "follow"), 0)
+    for _, batch in stream.batches():
+        shown, rows, labels = batch.inputs["tokens"].numpy(), batch.targets["words.rows"].numpy(), batch.targets["words.labels"].numpy()
+        rows, labels = rows[labels != IGNORED], labels[labels != IGNORED]
+        counts["batches"] += 1
+        counts["tokens"] += len(shown)
+        counts["sequences"] += len(batch.layout.lengths)
+        counts["chosen"] += len(rows)
+        counts["mask"] += int((shown[rows] == masking.pieces.mask).sum())
+        counts["kept"] += int((shown[rows] == labels).sum())
+        counts["follow"] += int((batch.targets["next.labels"] == 0).sum()) if pairable else 0
+        if counts["tokens"] >= enough:
+            break
+    chosen, sequences = max(counts["chosen"], 1), counts["sequences"]
+    found = {
+        "tokens": counts["tokens"],
+        "tokens a sequence": counts["tokens"] / sequences,
+        "of a batch used": counts["tokens"] / (counts["batches"] * 65_536),
+        "pieces chosen": counts["chosen"] / (counts["tokens"] - (3 if pairable else 2) * sequences),
+        "of those read [MASK]": counts["mask"] / chosen,
+        "of those read another": 1 - (counts["mask"] + counts["kept"]) / chosen,
+        "of those read themselves": counts["kept"] / chosen,
+    }
+    return found | ({"pairs that follow": counts["follow"] / sequences} if pairable else {})
 
 
 def _shapes() -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ LEGACY_POOLINGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+TRANSFORMERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")  # one of them is in the name of a Transformer's file
 RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # Pillow's numbers
 PROBLEMS = {"multi_label_classification": "many", "regression": "number", "single_label_classification": "one"}
 
@@ -55,6 +56,7 @@ class Card:
     include_prompt: bool = True
     prompts: Mapping[str, str] = field(default_factory=dict)
     prompt: str | None = None  # the one used where none is named
+    similarity: str | None = None  # by which sentence-transformers compares two vectors
     lowercase: bool = False  # the text, before it reaches the tokenizer
     image: Image | None = None
 
@@ -100,7 +102,8 @@ def card_files(card: Card, width: int) -> dict[str, str]:
         if card.normalise:
             files["2_Normalize/config.json"] = {}
         files["sentence_bert_config.json"] = {"max_seq_length": card.length, "do_lower_case": card.lowercase}
-        files["config_sentence_transformers.json"] = {"prompts": dict(card.prompts), "default_prompt_name": card.prompt}
+        similarity = {"similarity_fn_name": card.similarity} if card.similarity else {}
+        files["config_sentence_transformers.json"] = {"prompts": dict(card.prompts), "default_prompt_name": card.prompt, **similarity}
     return {name: json.dumps(value, ensure_ascii=False, indent=2) + "\n" for name, value in files.items()}
 
 
@@ -146,14 +149,17 @@ def _sentences(folder: Path, trunk: Path, card: Card) -> Card:
             card = replace(card, normalise=True)
         elif kind != "Transformer":
             raise UserError(f"{folder / 'modules.json'} asks for a {kind} module, which is not known here; known: Transformer, Pooling, Normalize")
-    path = trunk / "sentence_bert_config.json"
-    if path.is_file():
+    for path in [path for name in TRANSFORMERS if (path := trunk / f"sentence_{name}_config.json").is_file()][:1]:
         settings = read_json(path)
         card = fitted(card, path, {"length": settings.get("max_seq_length") or card.length, "lowercase": bool(settings.get("do_lower_case"))})
     path = folder / "config_sentence_transformers.json"
     if path.is_file():
         settings = read_json(path)
-        card = fitted(card, path, {"prompts": settings.get("prompts") or {}, "prompt": settings.get("default_prompt_name")})
+        card = fitted(
+            card,
+            path,
+            {"prompts": settings.get("prompts") or {}, "prompt": settings.get("default_prompt_name"), "similarity": settings.get("similarity_fn_name")},
+        )
     return card
 
 

@@ -76,10 +76,19 @@ class TextEmbed(nn.Module):
         if self.segments is not None:
             x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
         if self.positions is not None:
-            x = x + self.positions(positions + self.config.first)
+            first = self.config.first
+            x = x + self.positions(self._rows(tokens, positions) if first == self.config.padding + 1 else positions + first)
         elif self.config.kind == "sinusoidal":
             x = x + sinusoids(positions, x.shape[-1]).to(x.dtype)
         return self.project(self.drop(self.norm(x)))
+
+    def _rows(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Rows of the positions, counted on from the padding's id: a [PAD] typed in a text has that id's own row and is not counted."""
+        padding, numbers = (tokens == self.config.padding).flatten().long(), positions.flatten()
+        before = padding.cumsum(0) - padding
+        starts = (torch.arange(len(numbers), device=numbers.device) - numbers).clamp(min=0)
+        counted = numbers - (before - before[starts])
+        return torch.where(padding.bool(), -1, counted).add(self.config.first).view_as(positions)
 
 
 def table(rows: int, width: int) -> nn.Embedding:

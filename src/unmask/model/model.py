@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -41,6 +41,13 @@ class ModelConfig:
 
     def with_heads(self, **heads: int) -> ModelConfig:
         return replace(self, heads=tuple(heads.items()))
+
+    def without_dropout(self) -> ModelConfig:
+        embed, encoder = replace(self.embed, dropout=0.0), self.encoder
+        if is_dataclass(encoder) and not isinstance(encoder, type):
+            none = {one.name: 0.0 for one in fields(encoder) if one.name in ("dropout", "attention_dropout")}
+            encoder = replace(encoder, **none)
+        return replace(self, embed=embed, encoder=encoder, head_dropout=0.0)
 
     def detail(self, name: str, usual: Any = None) -> Any:
         return dict(self.details).get(name, usual)

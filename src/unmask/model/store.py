@@ -17,11 +17,11 @@ from unmask.model.card import Card, Image, card_files, read_card
 from unmask.model.embed import ImageConfig, TextConfig
 from unmask.model.families import build, family, recognise
 from unmask.model.families import families as all_families
-from unmask.model.families.base import Family, architectures
+from unmask.model.families.base import Family, architectures, known_by
 from unmask.model.folder import Weights, inside, read_file, read_weights, write_folder
 from unmask.model.hub import locate
 from unmask.model.model import Model, ModelConfig
-from unmask.model.weights import fill, joined, known_by, listed, named, named_tensors, patterns
+from unmask.model.weights import fill, joined, listed, named, named_tensors, patterns
 from unmask.tokenizer import Tokenizer
 
 # What a config.json may say that is no longer so once the folder is written anew: timm's own, another dtype, other labels.
@@ -163,6 +163,8 @@ def _asked(kind: Family, heads: Mapping[str, int], shape: ModelConfig) -> dict[s
             raise UserError(f"there is no head {head!r} for a {shape.family} model{near(head, kind.heads)}")
         if type(count) is not int or count < 1:
             raise UserError(f"a head {head!r} of {count!r} labels cannot be made; ask for 1 or more")
+        if count != FIXED.get(head, count):
+            raise UserError(f"the head {head} gives {FIXED[head]} numbers, not {count}; ask for heads={{'{head}': {FIXED[head]}}}")
     shared = [(one, other) for one in heads for other in heads if one < other and set(patterns(kind, one)) & set(patterns(kind, other))]
     if shared:
         raise UserError(f"the heads {shared[0][0]} and {shared[0][1]} have one name in files, so a folder holds one of them; ask for one")
@@ -240,6 +242,11 @@ def _tokenizer(place: Path, shape: ModelConfig, lowercase: bool) -> Tokenizer | 
     if tokenizer.size > shape.embed.vocabulary:
         raise UserError(
             f"the tokenizer of {place} counts {tokenizer.size:,} entries, its embedding {shape.embed.vocabulary:,}: they are of two models; "
+            "put the tokenizer there that the model was trained with"
+        )
+    if 1 < shape.embed.segments < tokenizer.segments:
+        raise UserError(
+            f"the tokenizer of {place} tells {tokenizer.segments} segments apart, its embedding {shape.embed.segments}: they are of two models; "
             "put the tokenizer there that the model was trained with"
         )
     if lowercase:

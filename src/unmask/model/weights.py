@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from unmask.errors import UserError
 from unmask.model.families import family
-from unmask.model.families.base import Family
+from unmask.model.families.base import Family, known_by
 from unmask.model.folder import Stored, Weights
 from unmask.model.model import Model, initialise
 
@@ -154,12 +154,6 @@ def patterns(kind: Family, owner: str) -> list[str]:
     """What a head's tensors are called in files, or the pooler's."""
     names = [theirs for ours, theirs in kind.names.items() if ours.removeprefix("heads.").startswith(f"{owner}.")]
     return [f"{name}*" for name in names if isinstance(name, str)]
-
-
-def known_by(kind: Family, owner: str) -> str:
-    """The one tensor by which a head, or the pooler, is known in a file."""
-    usual = {"words": "heads.words.dense.weight", "pooler": "pooler.dense.weight"}.get(owner, f"heads.{owner}.out.weight")
-    return kind.theirs(kind.known_by.get(owner, usual))[0]
 
 
 def listed(names: Iterable[str], most: int = 3) -> str:

@@ -7,17 +7,18 @@ masked, replaced or kept by its own chance, so that 80/10/10 holds for them as w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from torch import Tensor
 
+from unmask.data.batch import Batch
 from unmask.data.keys import below, hashed, key, uniform
-from unmask.data.stream import IGNORED as IGNORED
-from unmask.data.stream import Rows
+from unmask.data.stream import IGNORED, Rows
 from unmask.errors import UserError
-from unmask.tokenizer import Tokenizer
+from unmask.objectives.base import Frame, Learner, Objective, Pieces
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 UNITS = ("piece", "word", "span")
@@ -25,26 +26,30 @@ LONGEST_SPAN, STOP = 10, 0.2  # words of a span, its length geometric (Joshi et 
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """What masking must know of a vocabulary."""
+class MLM(Objective):
+    """`rate` of the pieces are asked, falling or rising to `until` over the run where that is given; evaluation asks 15% of single pieces, always."""
 
-    mask: int
-    special: Numbers  # true for pieces that are never masked nor put in
-    inner: Numbers  # true for pieces that continue a word
+    rate: float = 0.15
+    until: float | None = None
+    unit: Literal["piece", "word", "span"] = "piece"
+    mask: float = 0.8
+    other: float = 0.1
 
-    @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Pieces:
-        special, inner = np.zeros((2, tokenizer.size), bool)
-        for number, token in tokenizer.rust.get_added_tokens_decoder().items():
-            special[number] = token.special
-        for piece, number in tokenizer.rust.get_vocab().items():
-            inner[number] = tokenizer.spelled(piece)[1]
-        return cls(tokenizer.special("mask"), special, inner & ~special)
+    terms: ClassVar[tuple[str, ...]] = ("words",)
 
-    @cached_property
-    def plain(self) -> Numbers:
-        """The pieces that may stand where they don't belong."""
-        return np.flatnonzero(~self.special)
+    def heads(self, vocabulary: int) -> dict[str, int]:
+        return {"words": vocabulary}
+
+    def asks(self, frame: Frame) -> Masking:
+        if frame.fixed:
+            return Masking(frame.pieces, seed=frame.seed)
+        return Masking(frame.pieces, self.rate, self.unit, self.mask, self.other, frame.seed, self.until)
+
+    def losses(self, learner: Learner, states: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """The word head reads the rows that were asked, and no other."""
+        rows = batch.layout.tokens(states)[batch.targets["words.rows"]]
+        loss, right = learner.words(learner.model.heads["words"], rows, batch.targets["words.labels"])
+        return {"words": loss, "words.right": right}
 
 
 @dataclass(frozen=True)
@@ -57,17 +62,22 @@ class Masking:
     mask: float = 0.8
     other: float = 0.1
     seed: int = 0
+    until: float | None = None
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
             raise UserError(f"masks are of no unit {self.unit!r}; they are of {', '.join(UNITS)}")
-        if not 0 < self.rate < 1 or min(self.mask, self.other) < 0 or self.mask + self.other > 1:
+        rates = [self.rate, *([] if self.until is None else [self.until])]
+        if not all(0 < rate < 1 for rate in rates) or not (self.mask >= 0 and self.other >= 0 and self.mask + self.other <= 1):
             raise UserError(
                 f"a rate of {self.rate} with shares of {self.mask} and {self.other} cannot be; a rate lies between 0 and 1, shares make up 1 at most"
             )
 
-    def ask(self, rows: Rows, epoch: int) -> tuple[Numbers, Mapping[str, Numbers]]:
+    def ask(self, rows: Rows, epoch: int, share: float = 0.0) -> tuple[Numbers, Mapping[str, Numbers]]:
         """What the model is shown; the rows to answer and their labels, filled up to a number that depends on the number of tokens alone."""
+        if self.until is not None:
+            now = max(0.01, round(self.rate + (self.until - self.rate) * share, 2))  # in steps of a hundredth, so that few shapes come of it
+            return replace(self, rate=now, until=None).ask(rows, epoch)
         bits = hashed(key(self.seed, "mask", epoch), rows.samples, rows.positions)
         free = rows.given & ~self.pieces.special[rows.tokens]
         chosen = free & self.chosen(rows, bits)

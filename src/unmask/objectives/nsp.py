@@ -9,17 +9,44 @@ and what is too long for its half.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
+from unmask.data.batch import Batch
 from unmask.data.keys import below, hashed, key, uniform
 from unmask.data.shards import Documents
-from unmask.data.stream import Sequences
+from unmask.data.stream import IGNORED, Sequences
 from unmask.errors import UserError
+from unmask.objectives.base import Frame, Learner, Objective
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 KINDS = ("next", "order", "none")
+
+
+@dataclass(frozen=True)
+class NSP(Objective):
+    """`next`: is the second text the one that follows; `order`: are the two in order, as ALBERT asks."""
+
+    kind: Literal["next", "order"] = "next"
+
+    terms: ClassVar[tuple[str, ...]] = ("next",)
+
+    def heads(self, vocabulary: int) -> dict[str, int]:
+        return {"next": 2}
+
+    def cuts(self, frame: Frame) -> Pairs:
+        return Pairs(self.kind, frame.pieces.cls, frame.pieces.sep, frame.longest, frame.short, frame.seed)
+
+    def losses(self, learner: Learner, states: Tensor, batch: Batch) -> dict[str, Tensor]:
+        labels = batch.targets["next.labels"]
+        logits = learner.model.read("next", states, batch.layout)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        loss = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+        return {"next": loss, "next.right": (logits.detach().argmax(-1) == labels).sum()}
 
 
 @dataclass(frozen=True)
@@ -36,6 +63,8 @@ class Pairs:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise UserError(f"there are no pairs {self.kind!r}; there are {', '.join(KINDS)}")
+        if not 0 <= self.short <= 1:
+            raise UserError(f"a share of {self.short} short sequences is none; give a number from 0 to 1")
         if self.longest < 8:
             raise UserError(f"sequences of {self.longest} tokens hold no pair; ask for 8 or more")
 

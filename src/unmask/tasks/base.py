@@ -44,11 +44,14 @@ class Window:
 
 
 class Task(ABC):
-    """`head` is the one of the model it reads; `pairs` says whether an input must be two texts (None: either)."""
+    """`head` is the one of the model it reads; `pairs` says whether an input must be two texts (None: either), `several` whether
+    the second of them is a list of texts.
+    """
 
     head: ClassVar[str]
     over: ClassVar[str]  # texts: a row of numbers a window; tokens: a row a token of it
     pairs: ClassVar[bool | None] = None
+    several: ClassVar[bool] = False
     defaults: ClassVar[Mapping[str, Any]] = {}  # every option it takes, as it is when nobody says otherwise
 
     def __init__(self, tokenizer: Tokenizer | None, card: Card, **options: Any) -> None:
@@ -95,11 +98,17 @@ def owned(encoding: Encoding, owner: int, step: int) -> list[Window]:
     return [Window(part, owner, i * step) for i, part in enumerate((encoding, *encoding.overflowing))]
 
 
-def upto(text: str, end: int) -> int:
-    """Where what ends at `end` ends with its last letter's marks: a tokenizer that drops accents ends e + U+0301 before the U+0301."""
-    while end < len(text) and unicodedata.category(text[end]) == "Mn":
+def spelled(text: str, start: int, end: int) -> tuple[int, int]:
+    """Where the letters of text[start:end] stand. Byte-level tokenizers count the space before a word as part of it; those that
+    drop accents end e + U+0301 before the U+0301.
+    """
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    while start < end < len(text) and unicodedata.category(text[end]) == "Mn":
         end += 1
-    return end
+    return start, end
 
 
 def quote(given: Input) -> str:

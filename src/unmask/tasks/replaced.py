@@ -8,7 +8,7 @@ from itertools import groupby
 
 import numpy as np
 
-from unmask.tasks.base import Answer, Array, Input, Task, Window, upto
+from unmask.tasks.base import Answer, Array, Input, Task, Window, spelled
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Replaced(Task):
         found = []
         for _, run in groupby(places, key=lambda pair: pair[0]):
             group = [place for _, place in run]
-            start, end = encoding.offsets[group[0]][0], upto(text, encoding.offsets[group[-1]][1])
-            found.append(Word(text[start:end], start, end, float(chances[group].max())))
+            start, end = spelled(text, encoding.offsets[group[0]][0], encoding.offsets[group[-1]][1])
+            if start < end:
+                found.append(Word(text[start:end], start, end, float(chances[group].max())))
         return Doubts(tuple(found))

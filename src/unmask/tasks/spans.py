@@ -12,7 +12,8 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.tasks.base import Answer, Array, Input, Task, Window, owned, quote, upto
+from unmask.tasks.base import Answer, Array, Input, Task, Window, owned, quote, spelled
+from unmask.tokenizer import Encoding
 
 LEAST = 16  # pieces of the context that a window must have room for
 
@@ -49,7 +50,7 @@ class Spans(Task):
             chosen = [i for i, one in enumerate(strides) if one == stride]
             encodings = self.pieces.encode([pairs[i] for i in chosen], length=length, stride=stride, cut="only_second", offsets=True)
             for i, encoding in zip(chosen, encodings, strict=True):
-                if 1 not in encoding.sequence_ids:
+                if not any(_places(part, pairs[i][1]) for part in (encoding, *encoding.overflowing)):
                     raise UserError(f"the context of the question {quote(pairs[i][0])} is empty; give the text to answer it from")
                 found[i] = owned(encoding, i, rooms[i] - stride)
         return [window for windows in found for window in windows]
@@ -70,7 +71,7 @@ class Spans(Task):
         context = cast(tuple[str, str], given)[1]
         threshold, allow = self.card.thresholds.get("none", 0.0), self.options["none"]
         allow = "none" in self.card.thresholds if allow is None else allow
-        places = [[i for i, which in enumerate(window.encoding.sequence_ids) if which == 1] for window in windows]
+        places = [_places(window.encoding, context) for window in windows]
         inside = [logits[place] for logits, place in zip(outputs, places, strict=True)]
         heads = [logits[:1] for logits in outputs]  # [CLS], where no answer is trained to point
         total = _logsum(np.concatenate([*inside, *heads] if allow else inside))
@@ -79,8 +80,14 @@ class Spans(Task):
         if allow and none - best > threshold:
             return Span("", 0, 0, float(np.exp(none - total)))
         offsets = windows[window].encoding.offsets
-        start, end = offsets[places[window][first]][0], upto(context, offsets[places[window][last]][1])
+        start, end = spelled(context, offsets[places[window][first]][0], offsets[places[window][last]][1])
         return Span(context[start:end], start, end, float(np.exp(best - total)))
+
+
+def _places(encoding: Encoding, context: str) -> list[int]:
+    """The pieces of the context in which an answer may begin or end: not those that are nothing but space."""
+    offsets = encoding.offsets
+    return [i for i, which in enumerate(encoding.sequence_ids) if which == 1 and context[slice(*offsets[i])].strip()]
 
 
 def _best(logits: Array, longest: int) -> tuple[float, int, int]:

@@ -9,7 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.tasks.base import Answer, Array, Input, Task, Window, owned, softmax, upto
+from unmask.tasks.base import Answer, Array, Input, Task, Window, owned, softmax, spelled
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Tagging(Task):
 
     def decode(self, given: Input, windows: Sequence[Window], outputs: Sequence[Array]) -> list[Entity]:
         text, words = str(given), self._words(windows, outputs)
-        found = [(label, start, upto(text, end), score) for label, start, end, score in entities(words, marks(self.card.labels))]
-        return [Entity(label, start, end, text[start:end], score) for label, start, end, score in found]
+        found = [(label, *spelled(text, start, end), score) for label, start, end, score in entities(words, marks(self.card.labels))]
+        return [Entity(label, start, end, text[start:end], score) for label, start, end, score in found if start < end]
 
     def _words(self, windows: Sequence[Window], outputs: Sequence[Array]) -> list[Word]:
         """A word is what the tokenizer splits into pieces; its label is its first piece's (Devlin et al. 2018, section 5.3)."""

@@ -174,18 +174,25 @@ def _named(rust: Rust, settings: Mapping[str, Any]) -> list[AddedToken]:
 
 def _more(folder: Path | None, settings: Mapping[str, Any]) -> list[tuple[AddedToken, int | None]]:
     """What the folder adds to its vocabulary, in the order of the numbers it gives."""
-    listed = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
-    listed = list(listed.values()) if isinstance(listed, dict) and "content" not in listed else listed
-    special = {content(token, "additional_special_tokens"): token for token in (listed if isinstance(listed, list) else [listed])}
+    special = _listed(settings)
     found = [(token, number, isinstance(token, dict) and token.get("special") is True) for number, token in _numbered(settings).items()]
     if "added_tokens_decoder" not in settings and folder is not None and (path := folder / "added_tokens.json").is_file():
         numbers = read_json(path)
         if not all(type(number) is int for number in numbers.values()):
             raise UserError(f"{path} should number its pieces; copy it again from where it came")
-        found = [(special.get(name, name), number, name in special) for name, number in sorted(numbers.items(), key=lambda item: item[1])]
+        path = folder / "tokenizer_config.json"
+        first = _listed(read_json(path)) if path.is_file() else {}  # transformers has not read special_tokens_map.json by then
+        found = [(first.get(name, name), number, name in first) for name, number in sorted(numbers.items(), key=lambda item: item[1])]
     named = [(_token(token, "added_tokens_decoder", special=kept), number) for token, number, kept in found]
     known = {token.content for token, _ in named}
     return [*named, *((_token(token, "additional_special_tokens", special=True), None) for name, token in special.items() if name not in known)]
+
+
+def _listed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Special pieces beyond those of the roles, by their text; newer files have another word for them."""
+    found = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
+    found = list(found.values()) if isinstance(found, dict) and "content" not in found else found
+    return {content(token, "additional_special_tokens"): token for token in (found if isinstance(found, list) else [found])}
 
 
 def _token(said: Any, role: str, *, special: bool, **flags: bool) -> AddedToken:

@@ -284,7 +284,8 @@ class Tokenizer:
 def _settings(folder: Path) -> dict[str, Any]:
     """What two files say of a tokenizer. The older one counts first, as in transformers, where the newer does not list all that was added."""
     newer, older = (read_json(path) if path.is_file() else {} for path in (folder / "tokenizer_config.json", folder / "special_tokens_map.json"))
-    older = {role: token for role, token in older.items() if token is not None}
+    listed = {"additional_special_tokens"} if {"additional_special_tokens", "extra_special_tokens"} & set(newer) else set()
+    older = {role: token for role, token in older.items() if token is not None and role not in listed}
     return older | newer if "added_tokens_decoder" in newer else newer | older
 
 
@@ -292,7 +293,7 @@ def _read(path: Path) -> Rust:
     try:
         rust = Rust.from_file(str(path))
         rust.no_truncation()
-        rust.encode("", "")  # a template may ask for pieces that it does not number
+        rust.encode_batch(["", ("", "")])  # a template may ask for pieces that it does not number
         return rust
     except BaseException as error:
         raise UserError(f"{path} cannot be read ({_fault(error)}); copy it again from where it came") from None

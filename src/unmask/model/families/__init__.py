@@ -47,6 +47,8 @@ def recognise(config: Mapping[str, Any]) -> Family:
     for candidate in families():
         if kind in candidate.model_types or (kind is None and candidate.recognises(config)):
             return candidate
+    if kind is None:
+        raise UserError(f"config.json says no model_type, and no architectures that are known here; add the model_type, one of {', '.join(names())}")
     raise UserError(f"config.json says model_type {kind!r}{near(str(kind), names())}")
 
 

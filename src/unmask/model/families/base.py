@@ -99,9 +99,20 @@ class Family(ABC):
         return tuple(f"{one.format(*numbers)}{suffix}" for one in ((found,) if isinstance(found, str) else found))
 
     def architecture(self, config: ModelConfig) -> str:
-        """transformers' class for a model with these heads, the nearest one where none has just these."""
-        ours = tuple(name for name, _ in config.heads)
-        return max(self.architectures, key=lambda name: _overlap(self.architectures[name], ours))
+        """transformers' class for a model with these heads, the nearest one where none has just these.
+
+        It names every head that its tensors alone do not tell from another, and if it can none that is not there: a file tells the rest.
+        """
+        ours, tellers = {name for name, _ in config.heads}, [known_by(self, head) for head in self.heads]
+        doubtful = {head for head in ours if tellers.count(known_by(self, head)) > 1}
+        theirs = {name: set(has) for name, has in self.architectures.items()}
+        return max(theirs, key=lambda name: (len(doubtful & theirs[name]), -len(theirs[name] - ours), len(ours & theirs[name])))
+
+
+def known_by(kind: Family, owner: str) -> str:
+    """The one tensor by which a head, or the pooler, is known in a file."""
+    usual = {"words": "heads.words.dense.weight", "pooler": "pooler.dense.weight"}.get(owner, f"heads.{owner}.out.weight")
+    return kind.theirs(kind.known_by.get(owner, usual))[0]
 
 
 def architectures(config: Mapping[str, Any]) -> list[str]:
@@ -164,6 +175,12 @@ def words_said(words: Any) -> dict[str, Any]:
         "pad_token_id": words.padding,
         "position_embedding_type": "absolute",
     }
+
+
+def counts_on(config: Mapping[str, Any]) -> bool:
+    """Whether positions go on from the padding's id, as RoBERTa's do and BERT's don't: told by that id, else by two positions too many."""
+    padding, positions = config.get("pad_token_id"), config.get("max_position_embeddings")
+    return padding == 1 if padding is not None else type(positions) is int and positions % 64 == 2
 
 
 def image_of(config: Mapping[str, Any], extra: int) -> ImageConfig:
@@ -231,7 +248,3 @@ def text(config: Mapping[str, Any], name: str, default: str) -> str:
     if type(value) is not str:
         raise UserError(f"config.json says {name} is {value!r}, it should be a text; copy it again from where it came")
     return value
-
-
-def _overlap(theirs: tuple[str, ...], ours: tuple[str, ...]) -> tuple[int, int]:
-    return len(set(theirs) & set(ours)), -len(set(theirs) - set(ours))

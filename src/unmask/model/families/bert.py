@@ -10,7 +10,7 @@ from torch import nn
 from unmask.model import heads
 from unmask.model.embed import TextConfig
 from unmask.model.encoder import EncoderConfig
-from unmask.model.families.base import Family, Names, encoder_of, encoder_said, flag, part, words_of, words_said
+from unmask.model.families.base import Family, Names, counts_on, encoder_of, encoder_said, flag, part, words_of, words_said
 from unmask.model.model import ModelConfig
 
 TRUNK: Names = {
@@ -81,7 +81,8 @@ class Bert(Family):
 
     def recognises(self, config: Mapping[str, Any]) -> bool:
         """Google's own bert_config.json says neither model_type nor architectures."""
-        return super().recognises(config) or ("type_vocab_size" in config and not {"architectures", "embedding_size"} & set(config))
+        bare = "type_vocab_size" in config and not {"architectures", "embedding_size"} & set(config)
+        return super().recognises(config) or (bare and not counts_on(config))
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
         heads = {"classifier_dropout": config.head_dropout, "tie_word_embeddings": config.tied}

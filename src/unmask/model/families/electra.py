@@ -67,7 +67,8 @@ class Electra(Family):
         return ModelConfig("electra", words, encoder, pooler=False, tied=flag(config, "tie_word_embeddings", True), head_dropout=dropout)
 
     def recognises(self, config: Mapping[str, Any]) -> bool:
-        return super().recognises(config) or ("embedding_size" in config and not {"architectures", "num_hidden_groups"} & set(config))
+        bare = {"embedding_size", "vocab_size"} <= set(config) and not {"architectures", "num_hidden_groups"} & set(config)
+        return super().recognises(config) or bare
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
         assert isinstance(config.embed, TextConfig)

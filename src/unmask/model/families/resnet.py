@@ -227,7 +227,8 @@ class ResNet(Family):
         }
 
     def recognises(self, config: Mapping[str, Any]) -> bool:
-        return str(config.get("architecture", "")).startswith("resnet") or super().recognises(config)
+        bare = {"embedding_size", "hidden_sizes", "depths"} <= set(config) and not {"architectures", "groups_width"} & set(config)  # a RegNet's
+        return bare or str(config.get("architecture", "")).startswith("resnet") or super().recognises(config)
 
     def bare(self, weights: Weights) -> dict[str, Any] | None:
         """torchvision publishes the weights alone; pictures are prepared as its code does."""

@@ -15,7 +15,7 @@ from unmask.errors import UserError
 from unmask.model import heads
 from unmask.model.embed import TextConfig
 from unmask.model.encoder import EncoderConfig
-from unmask.model.families.base import Family, Names, encoder_of, encoder_said, flag, part, words_of, words_said
+from unmask.model.families.base import Family, Names, counts_on, encoder_of, encoder_said, flag, part, words_of, words_said
 from unmask.model.families.bert import BUFFERS, TRUNK
 from unmask.model.model import ModelConfig
 
@@ -72,6 +72,10 @@ class Roberta(Family):
             head_dropout=part(config, "classifier_dropout", encoder.dropout),
             details=XLM if config.get("model_type") == "xlm-roberta" else (),
         )
+
+    def recognises(self, config: Mapping[str, Any]) -> bool:
+        bare = "type_vocab_size" in config and not {"architectures", "embedding_size"} & set(config)
+        return super().recognises(config) or (bare and counts_on(config))
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
         heads = {"classifier_dropout": config.head_dropout, "tie_word_embeddings": config.tied}
