@@ -18,7 +18,7 @@ SOURCE = Path(unmask.__file__).parent
 # A room may import from its own rank and from lower ones. `train` and `serve` stand side by side: neither knows the other.
 ORDER = ["errors", "plugins", "config", "progress", "tokenizer", "model", "data", "objectives", "tasks", "infer", "train serve", "recipes", "study", "cli"]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms.split()}
-PUBLIC = ["Predictor", "UserError", "__version__", "load"]
+PUBLIC = ["Predictor", "UserError", "__version__", "load", "recipe", "train"]
 # Inside model, the same: files know only those before them.
 MODEL = ["kernels", "layout", "encoder", "embed", "heads", "model", "folder", "card", "hub", "families", "weights", "store", "extend"]
 

@@ -200,7 +200,7 @@ def test_help(ran: Any, words: list[str]) -> None:
     [
         ([], "COMMAND"),
         (["pedict", "x"], "'pedict' is not known, did you mean predict?"),
-        (["frobnicate"], "known: demo, doctor, embed, predict, prepare, show"),
+        (["frobnicate"], "known: demo, doctor, embed, plan, predict, prepare, prove, show"),
         (["predict"], "model"),
         (["predict", "M", "--toop", "3", "x"], "there is no option --toop, did you mean --top?"),
         (["predict", "M", "x", "--prompt", "q"], "--prompt"),

@@ -19,6 +19,7 @@ from unmask import __version__
 from unmask.errors import UserError, near
 
 PRECISIONS = ("float32", "bf16", "auto")
+FIELDS = "Any field of the recipe may be set by its path: --optimizer.lr 2e-4 --mlm.rate 0.3 --model.encoder.depth 6; unmask show RECIPE lists them."
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -81,10 +82,24 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         return parser.parse_args(words)
     command = commands[words[0]]
     found, unknown = command.parse_known_intermixed_args(words[1:])  # options may stand among the texts, as people type them
+    if hasattr(found, "changes"):
+        found.changes, unknown = _changes(unknown)
     for word in unknown:
         option = word.split("=")[0]
         command.error(f"there is no option {option}{near(option, command.options)}" if word.startswith("-") else f"{word!r} is one word too many")
     return found
+
+
+def _changes(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Fields of a recipe, `--optimizer.lr 2e-4` or `--optimizer.lr=2e-4`; and what is none."""
+    found, left, rest = [], [], list(words)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if name.startswith("--") and (equals or rest):
+            found.append((name[2:], value if equals else rest.pop(0)))
+        else:
+            left.append(name)
+    return found, left
 
 
 def _parser() -> tuple[Parser, dict[str, Parser]]:
@@ -131,6 +146,26 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     one.add_argument("--dry-run", action="store_true", help="say the size and write nothing")
     one.set_defaults(run=prepare)
 
+    one = commands.add_parser("train", help="learn what a recipe says; a folder of a run goes on where it was", epilog=FIELDS)
+    one.add_argument("recipe", help="such as bert.small (`unmask show recipes`), or the folder of a run, which is resumed")
+    one.add_argument("--out", type=Path, help="the folder to write")
+    _learning(one)
+    one.set_defaults(run=train)
+
+    one = commands.add_parser("plan", help="measure a few steps of a recipe here, and say what the whole run takes", epilog=FIELDS)
+    one.add_argument("recipe", help="such as bert.small")
+    one.add_argument("--seconds", type=float, default=10.0, help="how long to measure (10)")
+    one.add_argument("--json", action="store_true", help="JSON, for machines")
+    _learning(one)
+    one.set_defaults(run=plan)
+
+    one = commands.add_parser("prove", help="show that a recipe computes the same in any parts, ranks and layouts, and resumes exactly", epilog=FIELDS)
+    one.add_argument("recipe", help="such as bert.small")
+    one.add_argument("--ranks", type=_count, nargs="*", default=[2, 4], help="how many processes to try (2 4)")
+    one.add_argument("--quick", action="store_true", help="without compiling, which takes minutes on a CPU")
+    _learning(one)
+    one.set_defaults(run=prove)
+
     one = commands.add_parser("predict", help="ask a model: fill masks, classify, tag, answer, next sentence")
     one.add_argument("model", help="a model folder, or a hub id")
     one.add_argument("input", nargs="*", help="texts, pictures, or files of them (a line or a JSON object each); none: standard input")
@@ -148,8 +183,8 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     _common(one, precision="auto")
     one.set_defaults(run=embed)
 
-    one = commands.add_parser("show", help="what a folder holds, of a model or of shards; `show tasks`, `show families`")
-    one.add_argument("thing", help="a model folder, a hub id, a folder of shards, tasks, or families")
+    one = commands.add_parser("show", help="what a folder holds, of a model or of shards; `show tasks`, `show families`, `show recipes`")
+    one.add_argument("thing", help="a model folder, a hub id, a folder of shards, a recipe, or tasks, families, recipes")
     one.add_argument("--json", action="store_true", help="JSON, for machines")
     one.add_argument("--statistics", action="store_true", help="of shards: what masks, pairs and packing come to on their first million tokens")
     one.set_defaults(run=show)
@@ -168,6 +203,14 @@ def _data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layout", help="of plain text: blank (documents separated by blank lines), line (one a line) or file (one a file)")
     parser.add_argument("--encoding", help="such as cp949; utf-8:replace reads faults as U+FFFD (found by itself, and said)")
     parser.add_argument("--column", help="the column or field that holds the text")
+
+
+def _learning(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", nargs="+", metavar="SHARDS", help="folders that `unmask prepare` wrote (the recipe's data.path)")
+    parser.add_argument("--steps", type=_count, metavar="N", help="how many (the recipe's stop, which also takes 1e9tok, 3ep or 10min)")
+    parser.add_argument("--model", metavar="FOLDER", help="go on from the weights of this model (the recipe's start)")
+    parser.add_argument("--device", help="cpu, cuda; by default a GPU where there is one")
+    parser.set_defaults(changes=[])
 
 
 def _common(parser: argparse.ArgumentParser, precision: str = "float32") -> None:
@@ -279,6 +322,77 @@ def _sources(asked: argparse.Namespace, names: Sequence[str]) -> tuple[Any, ...]
     return found
 
 
+def train(asked: argparse.Namespace) -> int:
+    import torch
+
+    from unmask.train import plan
+    from unmask.train.distribute import group
+    from unmask.train.loop import train
+
+    run, out = _run_of(asked)
+    with group(asked.device) as together:
+        try:
+            result = train(run, out, together)
+        except torch.OutOfMemoryError:
+            raise plan.too_large(run, together) from None
+    if together.first:
+        said = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
+        ending = "" if result.finished else f"; stopped before its end: unmask train {out} goes on"
+        print(f"{out}: {result.steps:,} steps{f', {said}' if said else ''}{ending}")
+    return 0 if result.finished else 130
+
+
+def plan(asked: argparse.Namespace) -> None:
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    from unmask.config import plain
+    from unmask.train import plan
+    from unmask.train.distribute import group
+
+    run, _ = _run_of(asked)
+    with group(asked.device) as together:
+        try:
+            found = plan.plan(run, together, asked.seconds)
+        except torch.OutOfMemoryError:
+            raise plan.too_large(run, together) from None
+    if asked.json:
+        return print(json.dumps(plain(found)))
+    table = Table("what", "is", show_header=False)
+    for line in found.lines():
+        table.add_row(*line)
+    Console().print(table)
+    return None
+
+
+def prove(asked: argparse.Namespace) -> int:
+    from unmask.train.prove import prove
+
+    run, _ = _run_of(asked)
+    good = True
+    for proof in prove(run, ranks=tuple(asked.ranks), compiled=not asked.quick):
+        print(proof, flush=True)
+        good &= proof.good
+    return int(not good)
+
+
+def _run_of(asked: argparse.Namespace) -> tuple[Any, Path]:
+    """The run that is meant, with what was changed in it, and its folder."""
+    from unmask.config import read_json
+    from unmask.recipes import recipe
+    from unmask.train.run import changed, from_json
+
+    folder = Path(asked.recipe)
+    resumed = (folder / "recipe.json").is_file()
+    run = from_json(read_json(folder / "recipe.json"), folder / "recipe.json") if resumed else recipe(asked.recipe)
+    out = getattr(asked, "out", None) or (folder if resumed else Path("runs") / asked.recipe)
+    changes = [("data.path", json.dumps(asked.data))] if asked.data else []
+    changes += [("stop", str(asked.steps))] if asked.steps else []
+    changes += [("start", asked.model)] if asked.model else []
+    return changed(run, [*changes, *asked.changes]), out
+
+
 def predict(asked: argparse.Namespace) -> None:
     import unmask
     from unmask.data.inputs import read_inputs
@@ -302,6 +416,9 @@ def embed(asked: argparse.Namespace) -> None:
 
 
 def show(asked: argparse.Namespace) -> None:
+    from unmask import recipes
     from unmask.infer import report
 
-    report.thing(asked.thing, as_json=asked.json, statistics=asked.statistics)
+    if not Path(asked.thing).exists() and (found := recipes.shown(asked.thing)) is not None:
+        return report.listed(found, as_json=asked.json)
+    return report.thing(asked.thing, as_json=asked.json, statistics=asked.statistics)

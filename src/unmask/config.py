@@ -53,16 +53,22 @@ class Duration:
 
 def fitted(thing: T, path: Path | str, found: Mapping[str, Any]) -> T:
     """The dataclass with these fields set to what a file says of them, each of its type."""
-    hints = get_type_hints(type(thing))
+    hints = _hints(thing)
     chosen: dict[str, Any] = {}
     for name, value in found.items():
         if name not in hints:
             raise UserError(f"{path} has a field {name!r} that is not known{near(name, hints)}")
         try:
             chosen[name] = _fit(value, hints[name], path, getattr(thing, name))
-        except ValueError:
+        except (ValueError, OverflowError):  # a whole number too large for a float
             raise UserError(f"{path} says {name} is {json.dumps(value)[:60]}; it should be {_wanted(hints[name])}") from None
     return _replaced(thing, chosen, path)
+
+
+def _hints(thing: Any) -> dict[str, Any]:
+    """The types of its fields; what belongs to its class is none of them."""
+    hints = get_type_hints(type(thing))
+    return {one.name: hints[one.name] for one in fields(thing)}
 
 
 def _replaced(thing: T, chosen: Mapping[str, Any], path: Path | str) -> T:
@@ -93,7 +99,7 @@ def _fit(value: Any, hint: Any, path: Path | str, now: Any = None) -> Any:
         return value
     if hint is float and type(value) in (int, float) and math.isfinite(value):
         return float(value)
-    if type(value) is hint:
+    if type(value) is hint and hint is not float:  # what is left of those is not finite
         return value
     raise ValueError
 
@@ -110,7 +116,7 @@ def plain(thing: Any) -> Any:
 def overridden(thing: T, name: str, word: str, path: str = "") -> T:
     """The dataclass with the field of that dotted name set to what was typed."""
     first, _, rest = name.partition(".")
-    known = dict(get_type_hints(type(thing)))
+    known = _hints(thing)
     full = f"{path}{first}"
     if first not in known:
         raise UserError(f"there is no field {full}{near(first, known)}")
@@ -121,7 +127,7 @@ def overridden(thing: T, name: str, word: str, path: str = "") -> T:
         return _replaced(thing, {first: overridden(now, rest, word, f"{full}.")}, full)
     try:
         value = _fit(_typed(word, hint), hint, full, now)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise UserError(f"--{full} {word} is not of its kind; it should be {_wanted(hint)}") from None
     return _replaced(thing, {first: value}, full)
 

@@ -173,12 +173,15 @@ def gathered(documents: Documents, sequences: Sequences, chosen: Numbers) -> Row
     total = int(flat.sum())
     ends = np.cumsum(flat)
     addresses = np.arange(total) + np.repeat(starts.ravel() - (ends - flat), flat)
-    given = np.repeat((starts >= 0).ravel(), flat)
-    tokens = np.where(given, documents.tokens[np.where(given, addresses, 0)] if len(documents.tokens) else 0, -1 - addresses)
+    tokens = np.take(documents.tokens, addresses, mode="clip").astype(np.int64) if len(documents.tokens) else np.zeros(total, np.int64)
+    alone = np.flatnonzero((starts.ravel() < 0) & (flat > 0))  # pieces that stand in no document: a run of one each
+    tokens[ends[alone] - 1] = -1 - starts.ravel()[alone]
+    given = np.ones(total, bool)
+    given[ends[alone] - 1] = False
     lengths = counts.sum(1)
     positions = np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     segments = np.repeat(np.broadcast_to(sequences.kinds, counts.shape).ravel(), flat)
-    return Rows(tokens.astype(np.int64), segments, positions, np.repeat(sequences.samples[chosen], lengths), given, lengths)
+    return Rows(tokens, segments, positions, np.repeat(sequences.samples[chosen], lengths), given, lengths)
 
 
 def _some(sequences: Sequences, chosen: Numbers) -> Sequences:

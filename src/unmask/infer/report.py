@@ -90,6 +90,11 @@ def thing(name: str, *, as_json: bool, statistics: bool = False) -> None:
         rows = [_shards(name, statistics)]
     else:
         rows = [_folder(name)]
+    listed(rows, as_json=as_json)
+
+
+def listed(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    """One thing with all its fields, or many of a kind, for people or for machines."""
     if as_json or not sys.stdout.isatty():
         for row in rows:
             print(json.dumps(row, ensure_ascii=False))

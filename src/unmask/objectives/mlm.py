@@ -79,13 +79,13 @@ class Masking:
             now = max(0.01, round(self.rate + (self.until - self.rate) * share, 2))  # in steps of a hundredth, so that few shapes come of it
             return replace(self, rate=now, until=None).ask(rows, epoch)
         bits = hashed(key(self.seed, "mask", epoch), rows.samples, rows.positions)
-        free = rows.given & ~self.pieces.special[rows.tokens]
-        chosen = free & self.chosen(rows, bits)
-        way = uniform(hashed(bits, np.uint64(1)))
-        shown = np.where(chosen & (way < self.mask), self.pieces.mask, rows.tokens)
-        put = chosen & (way >= self.mask) & (way < self.mask + self.other)
+        places = np.flatnonzero(self.chosen(rows, bits) & rows.given)
+        places = places[~self.pieces.special[rows.tokens[places]]]
+        way = uniform(hashed(bits[places], np.uint64(1)))
+        shown = rows.tokens.copy()
+        shown[places[way < self.mask]] = self.pieces.mask
+        put = places[(way >= self.mask) & (way < self.mask + self.other)]
         shown[put] = self.pieces.plain[below(hashed(bits[put], np.uint64(2)), len(self.pieces.plain))]
-        places = np.flatnonzero(chosen)
         size = max(self.most(len(rows.tokens)), len(places))
         found, labels = np.zeros(size, np.int64), np.full(size, IGNORED)
         found[: len(places)], labels[: len(places)] = places, rows.tokens[places]
