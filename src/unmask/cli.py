@@ -107,8 +107,10 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action="version", version=f"unmask {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    one = commands.add_parser("demo", help="nearest sentences by a real model, and where it looks; no network needed")
+    one = commands.add_parser("demo", help="nearest sentences by a real model, and where it looks; then a BERT from nothing; no network needed")
     one.add_argument("--out", type=Path, help="also write that model to this folder, to try the other commands on")
+    one.add_argument("--learn", type=float, metavar="MINUTES", help="then also learn a small BERT from nothing, on Python's own documentation")
+    one.add_argument("--home", type=Path, default=Path("runs/demo"), help="where --learn writes (runs/demo)")
     one.set_defaults(run=demo)
 
     one = commands.add_parser("doctor", help="what is wrong with a data set, before any hour of a GPU: faults, copies, leaks, labels")
@@ -226,6 +228,8 @@ def demo(asked: argparse.Namespace) -> None:
     from unmask.study import demo
 
     demo.run(asked.out)
+    if asked.learn:
+        demo.learn(asked.learn, asked.home)
 
 
 def doctor(asked: argparse.Namespace) -> int:

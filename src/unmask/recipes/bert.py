@@ -7,7 +7,10 @@ is for you to set (`--steps`), as it depends on the text.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from unmask.model import families
+from unmask.model.encoder import EncoderConfig
 from unmask.objectives.mlm import MLM
 from unmask.objectives.nsp import NSP
 from unmask.train.optim import Optimizer
@@ -58,14 +61,17 @@ def large() -> Run:
 
 
 def demo() -> Run:
-    """Some minutes on two cores: a shape between tiny and mini, short sequences, no dropout, so that it runs packed."""
+    """A few minutes on two cores: 4 layers, width 128, sequences of 64, no dropout (so it runs packed), and Muon, which leaves the plateau
+    of single pieces in a hundred steps where AdamW takes thousands."""
+    shape = families.shape("bert.mini").without_dropout()
+    assert isinstance(shape.encoder, EncoderConfig)
     return Run(
-        model=families.shape("bert.mini").without_dropout(),
+        model=replace(shape, encoder=replace(shape.encoder, width=128, heads=2, hidden=512)),
         objective=(MLM(), NSP()),
-        data=Shards(tokens=2048, step=((0.0, 1),), longest=((0.0, 64),)),
-        optimizer=Optimizer(lr=1e-3),
+        data=Shards(tokens=2_048, step=((0.0, 1),), longest=((0.0, 64),)),
+        optimizer=Optimizer("muon", lr=0.02, rest=0.004),
         schedule=Schedule("linear", warmup="5%"),
         stop="2min",
-        evaluate="25%",
-        evaluate_tokens=50_000,
+        evaluate="50%",
+        evaluate_tokens=20_000,
     )

@@ -73,7 +73,7 @@ def train(run: Run, out: Path, group: Group | None = None, *, halt: int | None =
                 written.flush()
                 _saved(ready, state, out)
             before = now
-            if halted or (run.patience and state.worse >= run.patience):
+            if last or halted or (run.patience and state.worse >= run.patience):
                 break
     written.flush()
     if group.first:

@@ -72,7 +72,7 @@ def plan(run: Run, group: Group, seconds: float = 10.0) -> Plan:
     finally:
         feed.close()
     stop, part = Duration.of(run.stop), staged(run.data.step, 0.0)
-    mean = each * _mean_size(run) / part
+    mean = each * _mean_size(run, stop.unit) / part
     epoch = float(ready.stream(0.0).block(0, 0).sequences.lengths.sum()) * ready.blocks
     total = {"steps": stop.amount * mean, "tokens": stop.amount, "seconds": stop.amount * speed}.get(stop.unit, stop.amount * epoch)
     size = 4 * parameters(ready.learner)
@@ -125,10 +125,11 @@ def said(seconds: float) -> str:
     return f"{seconds:,.0f} seconds"
 
 
-def _mean_size(run: Run) -> float:
-    """Micro-batches of a step, on average over the run."""
+def _mean_size(run: Run, unit: str) -> float:
+    """Micro-batches of a step, on average over its steps; where the run is not counted by steps, larger ones are fewer."""
     ends = [begin for begin, _ in run.data.step[1:]] + [1.0]
-    return sum((end - begin) * size for (begin, size), end in zip(run.data.step, ends, strict=True))
+    spans = [(end - begin, size) for (begin, size), end in zip(run.data.step, ends, strict=True)]
+    return sum(span * size for span, size in spans) if unit == "steps" else 1 / sum(span / size for span, size in spans)
 
 
 def _let_go(group: Group) -> None:

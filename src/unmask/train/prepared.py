@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Prepared:
         gated = isinstance(encoder, EncoderConfig) and encoder.gated
         self.optimizers = Optimizers(self.precision.masters, run.optimizer, encoder.depth, gated)
         self.mean = {name: p.detach().clone() for name, p in self.precision.masters.items()} if run.ema else {}
-        self.made = cache(self._stream)  # not on the class, which would keep every run that was ever prepared, and what it has on the GPU
+        self.streams: dict[tuple[int, bool], Stream] = {}  # by how long sequences are, and whether for evaluation
         if run.recompute:
             _recomputing(self.learner)
         if run.compile == "yes" or (run.compile == "auto" and group.device.type == "cuda"):
@@ -76,7 +76,10 @@ class Prepared:
         return self.stream(0.0).blocks
 
     def stream(self, share: float, *, fixed: bool = False) -> Stream:
-        return self.made(staged(self.run.data.longest, share), fixed)
+        chosen = staged(self.run.data.longest, share), fixed
+        if chosen not in self.streams:
+            self.streams[chosen] = self._stream(*chosen)
+        return self.streams[chosen]
 
     def _stream(self, longest: int, fixed: bool) -> Stream:
         run, corpora = self.run, self.held if fixed else self.corpora
@@ -253,11 +256,16 @@ def _loaded(run: Run, tokenizer: Tokenizer) -> Loaded:
     embed = run.model.embed
     if not isinstance(embed, TextConfig):
         raise UserError(f"a {run.model.family} reads pictures, and shards hold text; choose a family of text, such as bert")
+    for head in set(needed) - set(families.family(run.model.family).heads):
+        having = ", ".join(kind for kind in families.names() if head in families.family(kind).heads)
+        raise UserError(f"a {run.model.family} has no head {head!r}, which the objective asks for; choose a shape of one that has it: {having}")
     _room(run, run.model.longest, " or raise model.embed.positions")
     words = replace(embed, vocabulary=tokenizer.size, padding=tokenizer.special("pad"))
-    shape = replace(run.model, embed=words, heads=tuple(needed.items()))
+    shape = replace(run.model, embed=words, heads=tuple(needed.items()), pooler=False)  # a head that reads pooled brings its pooler
     card = Card(length=shape.longest)
-    return Loaded(families.new(shape, run.seed), card, tokenizer, {}, {})
+    ends = {"cls": tokenizer.special("cls"), "sep": tokenizer.special("sep")}
+    named = {f"{role}_token_id": ends[end] for role, end in (("cls", "cls"), ("bos", "cls"), ("sep", "sep"), ("eos", "sep"))}  # else a library fills in its own
+    return Loaded(families.new(shape, run.seed), card, tokenizer, named, {})
 
 
 def _room(run: Run, positions: int | None, otherwise: str) -> None:
@@ -274,8 +282,16 @@ def _recomputing(learner: nn.Module) -> None:
 
 
 def _see(loaded: Loaded, reach: tuple[int, int]) -> None:
-    encoder = loaded.model.config.encoder
-    assert isinstance(encoder, EncoderConfig)
-    config = replace(encoder, reach=(reach,))
-    loaded.model.config = replace(loaded.model.config, encoder=config)
-    loaded.model.encoder.config = config
+    """How far every layer sees, if the folder can say so: else it would be read as another model."""
+    config, kind = loaded.model.config, families.family(loaded.model.config.family)
+    encoder = config.encoder
+    try:
+        assert isinstance(encoder, EncoderConfig)  # no other has a reach, nor the head that such an objective asks for
+        encoder = replace(encoder, reach=(reach,))
+        told = kind.read(kind.write(replace(config, encoder=encoder))).encoder == encoder
+    except UserError:
+        told = False
+    if not told:
+        raise UserError(f"the folder of a {config.family} cannot say that it reads one way; choose a shape of bert")
+    loaded.model.config = replace(config, encoder=encoder)
+    loaded.model.encoder.config = encoder

@@ -74,6 +74,10 @@ class Run:
             raise UserError(f"a run needs something to learn; its objective is one or more of {', '.join(objectives.names())}")
         if len(set(map(objectives.name_of, self.objective))) < len(self.objective):
             raise UserError(f"a run learns by each objective once; its objective is {','.join(map(objectives.name_of, self.objective))}")
+        terms = [term for one in self.objective for term in one.terms]
+        if len(set(terms)) < len(terms):
+            said = ",".join(map(objectives.name_of, self.objective))
+            raise UserError(f"{said} cannot be learned in one run: two of them ask for {max(terms, key=terms.count)}; choose one")
         if self.together < 1 or self.keep < 1 or not 0 <= self.ema < 1:
             raise UserError(f"together {self.together}, keep {self.keep} and ema {self.ema} cannot be; give 1 or more, 1 or more, and 0 to below 1")
 
