@@ -314,6 +314,25 @@ def test_the_best_is_kept(shards: Path, tmp_path: Path) -> None:
     assert min(found)[1] < 16
 
 
+def test_the_best_is_the_one_that_was_evaluated(shards: Path, tmp_path: Path) -> None:
+    """What is saved between two evaluations is a checkpoint, and not the best yet."""
+    run = runs.small(shards, evaluate="4", save="2", stop="16")
+    loop.train(run, tmp_path / "run", halt=6)
+    found = {name: weights(tmp_path / "run" / name) for name in ("best", "checkpoints/step-000004", "checkpoints/step-000006")}
+    assert same(found["best"], found["checkpoints/step-000004"])
+    assert same(weights(tmp_path / "run"), found["best"])
+    assert not same(found["best"], found["checkpoints/step-000006"])
+
+
+def test_an_epoch_moves_with_every_batch(shards: Path, tmp_path: Path) -> None:
+    """These shards are one block, and the rate must fall within it."""
+    loop.train(runs.small(shards, stop="1ep", evaluate_tokens=0), tmp_path / "run")
+    found = [row["share"] for row in log.rows(tmp_path / "run")]
+    assert len(found) > 5
+    assert found == sorted(set(found))
+    assert found[len(found) // 2] == pytest.approx(0.5, abs=0.1)
+
+
 def test_no_validation_documents(shards: Path, tmp_path: Path) -> None:
     result = loop.train(runs.small(shards, evaluate_tokens=0), tmp_path / "run")
     assert result.metrics == {}

@@ -59,7 +59,7 @@ def save(run: Path, loaded: Loaded, tensors: Mapping[str, Tensor], state: State,
     beside = home / f".{name}.{uuid.uuid4().hex[:8]}"
     try:
         home.mkdir(parents=True, exist_ok=True)
-        store.save(loaded, beside)
+        _model(loaded, beside, home / name)
         (beside / "training").mkdir()
         save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, beside / TENSORS)
         hashes = {path.relative_to(beside).as_posix(): sha256(path) for path in sorted(beside.rglob("*")) if path.is_file()}
@@ -85,6 +85,13 @@ def save(run: Path, loaded: Loaded, tensors: Mapping[str, Tensor], state: State,
     for old in list(_all(run))[keep:]:
         shutil.rmtree(old, ignore_errors=True)
     return home / name
+
+
+def _model(loaded: Loaded, beside: Path, place: Path) -> None:
+    try:
+        store.save(loaded, beside)
+    except UserError as error:  # by the name that the checkpoint would have had
+        raise UserError(f"{str(error).replace(str(beside.resolve()), str(place))}; the checkpoint before it is kept") from None
 
 
 def newest(run: Path) -> Path | None:

@@ -34,6 +34,7 @@ class Step:
     tokens: int  # of all ranks, real ones
     after: Place
     block_share: float
+    epochs: float = 0.0  # when it ends
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,9 @@ class Feed:
             labels = [counts(batch) for _, batch in parts]
             total = {term: sum(one.get(term, 0) for one in labels) for term in sorted({term for one in labels for term in one})}
             sent = [(first, self.finish(batch).to(self.device)) for first, batch in _grouped(parts, self.together)]
-            yield Step(int(clock.steps), clock, sent, total, tokens, after, self.block_share)
-            epochs = after.epoch + after.block / block.stream.blocks
+            passed = after.batch / len(block.batches)
+            epochs = after.epoch + (after.block + passed) / block.stream.blocks
+            yield Step(int(clock.steps), clock, sent, total, tokens, after, self.block_share, epochs)
             clock = replace(clock, steps=clock.steps + 1, tokens=clock.tokens + tokens, epochs=epochs)
 
     def _walk(self) -> Iterator[tuple[Place, Block, int]]:

@@ -47,6 +47,7 @@ def train(run: Run, out: Path, group: Group | None = None, *, halt: int | None =
     group = group or Group()
     ready = prepared(run, out, group)
     state = _resumed(ready, out)
+    group.wait()  # the log that all ranks read now is rewound
     stop, evaluate, save = (Duration.of(said) for said in (run.stop, run.evaluate, run.save))
     written = log.Log(out, run.track, run.json(), quiet=not group.first, flops=ready.flops, limit=ready.limit, entropy=ready.entropy)
     feed = ready.feed(stop, state.begin, {int(row["step"]): row["seconds"] for row in log.rows(out) if "seconds" in row})
@@ -57,8 +58,7 @@ def train(run: Run, out: Path, group: Group | None = None, *, halt: int | None =
             norm, norms, losses = _step(ready, step)
             unchecked = _checked(ready, unchecked, (step, norms))
             seconds = feed.tell(step.number, group.agree(time.monotonic() - start) if stop.unit == "seconds" else time.monotonic() - start)
-            epochs = step.after.epoch + step.after.block / ready.blocks
-            now = replace(step.clock, steps=step.number + 1, tokens=step.clock.tokens + step.tokens, seconds=seconds, epochs=epochs)
+            now = replace(step.clock, steps=step.number + 1, tokens=step.clock.tokens + step.tokens, seconds=seconds, epochs=step.epochs)
             now = replace(now, share=min(stop.passed(now), 1.0))
             state = replace(state, begin=Begin(step.after, now, step.block_share))
             _note(written, ready, step, now, norm, losses)
@@ -71,7 +71,7 @@ def train(run: Run, out: Path, group: Group | None = None, *, halt: int | None =
                 state = _evaluated(ready, written, state)
             if saving:
                 written.flush()
-                _saved(ready, state, out)
+                _saved(ready, state, out, best=evaluating and state.worse == 0)
             before = now
             if last or halted or (run.patience and state.worse >= run.patience):
                 break
@@ -166,13 +166,14 @@ def _evaluated(ready: Prepared, written: log.Log, state: State) -> State:
     return replace(state, best=found["valid.loss"] if better else state.best, worse=0 if better else state.worse + 1, metrics=found)
 
 
-def _saved(ready: Prepared, state: State, out: Path) -> None:
+def _saved(ready: Prepared, state: State, out: Path, *, best: bool) -> None:
     if ready.group.first:
         tensors = {f"optimizer:{name}": value for name, value in ready.optimizers.state().items()}
         inside = {f"model.{name}" for name, _ in ready.loaded.model.named_parameters()}
         masters = {name: p.detach() for name, p in ready.precision.masters.items()}
-        tensors |= {f"masters:{name}": value for name, value in masters.items() if ready.mean or name not in inside}
-        checkpoint.save(out, ready.folder(state.metrics), tensors, state, ready.run.keep, best=state.worse == 0 and state.best is not None)
+        exact = bool(ready.mean) or ready.kind == "float64"  # where the folder's weights, in float32, are not the masters
+        tensors |= {f"masters:{name}": value for name, value in masters.items() if exact or name not in inside}
+        checkpoint.save(out, ready.folder(state.metrics), tensors, state, ready.run.keep, best=best)
     ready.group.wait()
 
 

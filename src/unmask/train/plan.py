@@ -68,17 +68,16 @@ def plan(run: Run, group: Group, seconds: float = 10.0) -> Plan:
             else:
                 tokens += step.tokens
         speed = tokens / (time.perf_counter() - start)
-        each = step.tokens
     finally:
         feed.close()
     stop, part = Duration.of(run.stop), staged(run.data.step, 0.0)
-    mean = each * _mean_size(run, stop.unit) / part
-    epoch = float(ready.stream(0.0).block(0, 0).sequences.lengths.sum()) * ready.blocks
+    batch, epoch = _passing(ready)
+    mean = batch * _mean_size(run, stop.unit)
     total = {"steps": stop.amount * mean, "tokens": stop.amount, "seconds": stop.amount * speed}.get(stop.unit, stop.amount * epoch)
     size = 4 * parameters(ready.learner)
     return Plan(
         parameters=parameters(ready.loaded.model),
-        tokens_per_step=each,
+        tokens_per_step=round(batch * part),
         speed=speed,
         used=speed * ready.flops / ready.limit,
         memory=_memory(group),
@@ -130,6 +129,16 @@ def _mean_size(run: Run, unit: str) -> float:
     ends = [begin for begin, _ in run.data.step[1:]] + [1.0]
     spans = [(end - begin, size) for (begin, size), end in zip(run.data.step, ends, strict=True)]
     return sum(span * size for span, size in spans) if unit == "steps" else 1 / sum(span / size for span, size in spans)
+
+
+def _passing(ready: Prepared) -> tuple[float, float]:
+    """The tokens of a micro-batch, which is not quite full, and of an epoch, which are more than the text's: special pieces, wrong sentences."""
+    stream = ready.stream(0.0)
+    block = stream.block(0, 0)
+    read = float(block.sequences.lengths.sum())
+    shares = [1.0] if len(stream.corpora) == 1 else [each * stream.blocks / len(one) for each, one in zip(stream.each, stream.corpora, strict=True)]
+    text = sum(share * one.tokens for share, one in zip(shares, stream.corpora, strict=True))
+    return read / len(block.batches), text * read / len(block.documents.tokens)
 
 
 def _let_go(group: Group) -> None:
