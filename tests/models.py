@@ -48,6 +48,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {  # a family -> its config's cl
     "resnet": ("ResNetConfig", STAGES),
 }
 PICTURES = ("vit", "deit", "resnet")
+OWN = ("bilm",)  # transformers has no such models, so nothing of theirs is there to hold ours against
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ CASES = [
     Case("bert", "BertForQuestionAnswering", ("spans",)),
     Case("bert", "BertForMultipleChoice", ("choice",)),
     Case("bert", "BertModel", (), {"is_decoder": True}),
+    Case("bert", "BertLMHeadModel", ("words",), {"is_decoder": True}),
     *(Case("roberta", f"Roberta{name}", heads, settings) for name, heads, settings in COMMON),
     *(Case("roberta", f"XLMRoberta{name}", heads, settings) for name, heads, settings in COMMON),
     Case("roberta", "RobertaForMaskedLM", ("words",), {"tie_word_embeddings": False, "type_vocab_size": 2}),

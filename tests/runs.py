@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,14 @@ import corpora
 from unmask.model import families
 from unmask.model.embed import TextConfig
 from unmask.model.encoder import EncoderConfig
+from unmask.model.families.bilm import Sides
 from unmask.model.model import ModelConfig
+from unmask.objectives.base import Objective
+from unmask.objectives.bilm import BiLM
+from unmask.objectives.causal import Causal
 from unmask.objectives.mlm import MLM
 from unmask.objectives.nsp import NSP
+from unmask.objectives.rtd import RTD
 from unmask.tokenizer.learn import learn
 from unmask.train.optim import Optimizer
 from unmask.train.run import Run, Shards
@@ -48,3 +54,28 @@ def small(shards: Path, **changes: Any) -> Run:
         compile="no",
     )
     return replace(run, **changes)
+
+
+def electra(dropout: float = 0.0) -> ModelConfig:
+    config = shape(dropout)
+    return replace(config, family="electra", embed=replace(config.embed, width=24), pooler=False)
+
+
+def sides(dropout: float = 0.0) -> ModelConfig:
+    config = families.shape("bilm.small")
+    words = replace(config.embed, vocabulary=400, positions=64, dropout=dropout)  # type: ignore[type-var]
+    return replace(config, embed=words, encoder=Sides(32, 2, 48, dropout), head_dropout=0.0)
+
+
+LEARNED: dict[str, tuple[tuple[Objective, ...], Callable[[float], ModelConfig]]] = {  # every objective, with those it needs and a shape that has its heads
+    "mlm": ((MLM(),), shape),
+    "nsp": ((MLM(), NSP()), shape),
+    "causal": ((Causal(),), shape),
+    "rtd": ((RTD(generator=0.5),), electra),
+    "bilm": ((BiLM(),), sides),
+}
+
+
+def learning(name: str, shards: Path, dropout: float = 0.0, **changes: Any) -> Run:
+    objectives, model = LEARNED[name]
+    return small(shards, objective=objectives, model=model(dropout), **changes)

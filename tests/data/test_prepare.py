@@ -214,3 +214,110 @@ def test_a_mistake_in_the_settings_writes_nothing(text: Path, tmp_path: Path, to
         with pytest.raises(UserError):
             prepare(sources([text]), tokenizer, tmp_path / "out", **settings)
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "header"])
+def test_a_damaged_shard_is_made_anew(harm: str, text: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """To run the same command again is the remedy, so it must be one."""
+    out = tmp_path / "out"
+    prepare(sources([text]), tokenizer, out, block=20_000, engine="here")
+    before = digest(out)
+    path = out / "00001.safetensors"
+    data = bytearray(path.read_bytes())
+    data[{"flip": -7, "cut": -1, "header": 12}[harm]] ^= 1
+    path.write_bytes(data if harm != "cut" else data[: len(data) // 2])
+    with pytest.raises(UserError):
+        Corpus(out).verify()
+    prepare(sources([text]), tokenizer, out, block=20_000, engine="here")
+    Corpus(out).verify()
+    assert digest(out) == before
+
+
+@pytest.mark.parametrize("left", [[], [".settings.json.new"], ["settings.json"], ["settings.json", "tokenizer/.vocab.txt.new"]])
+def test_killed_at_its_start_it_goes_on(left: list[str], text: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    prepare(sources([text]), tokenizer, tmp_path / "whole", block=20_000, engine="here")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "tokenizer").mkdir()
+    (out / "tokenizer").rmdir() if not left else None
+    for name in left:
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_bytes((tmp_path / "whole" / "settings.json").read_bytes() if name == "settings.json" else b"half")
+    if left == [".settings.json.new"]:
+        (out / "tokenizer").rmdir()
+    prepare(sources([text]), tokenizer, out, block=20_000, engine="here")
+    assert (out / "index.json").read_bytes() == (tmp_path / "whole" / "index.json").read_bytes()
+
+
+def test_while_it_works_the_folder_is_not_finished(text: Path, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where an earlier text's shards were whole: their index would speak of files that are being replaced."""
+    out = tmp_path / "out"
+    prepare(sources([text]), tokenizer, out, block=20_000, engine="here")
+    corpora.write(text, TEXTS[50:])
+    seen = []
+    monkeypatch.setattr(preparing, "write_index", lambda *given: seen.append((out / "index.json").exists()))
+    with pytest.raises(UserError):
+        prepare(sources([text]), tokenizer, out, block=20_000, engine="here")
+    assert seen == [False]
+
+
+def test_one_process_makes_shards_by_several_tokenizers(text: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    other = Tokenizer.from_vocabulary({piece: i for i, piece in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])})
+    for one in (tokenizer, other):
+        index = prepare(sources([text]), one, tmp_path / "out", block=20_000, engine="here")
+        tokens = Corpus(tmp_path / "out").fetch(np.arange(50)).tokens
+        assert int(tokens.max()) < index["vocabulary"]
+        assert (int(tokens.max()) > 5) is (one is tokenizer)
+        shutil.rmtree(tmp_path / "out")
+
+
+def test_numbers_beyond_a_gap_fit(text: Path, tmp_path: Path) -> None:
+    """A vocabulary with lines named twice has fewer entries than its last number."""
+    lines = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *["again"] * 80, *(f"x{number}" for number in range(65_500)), "zebra"]
+    (tmp_path / "tok").mkdir()
+    (tmp_path / "tok" / "vocab.txt").write_text("\n".join(lines) + "\n")
+    tokenizer = Tokenizer.load(tmp_path / "tok")
+    text.write_text("zebra zebra\n\nzebra\n" * 5)
+    prepare(sources([text]), tokenizer, tmp_path / "out", engine="here", validation=0.0)
+    assert set(Corpus(tmp_path / "out").fetch(np.arange(3)).tokens.tolist()) == {len(lines) - 1}
+
+
+def test_an_estimate_of_text_with_faults(text: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    text.write_bytes(b"fine \xff text here.\n\nand more.\n" * 50)
+    assert estimate(sources([text], encoding="utf-8:replace"), tokenizer, tmp_path / "out") is not None
+
+
+def test_a_name_that_is_no_utf8(text: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xc7\xd1\xb1\xdb.txt"))
+    odd.write_bytes(text.read_bytes())
+    prepare(sources([odd]), tokenizer, tmp_path / "out", block=20_000, engine="here")
+    assert len(Corpus(tmp_path / "out"))
+
+
+def test_workers_leave_with_a_parent_that_was_killed(text: Path, tmp_path: Path, minilm: Path) -> None:
+    (tmp_path / "killed.py").write_text(KILLED.replace("block=20_000", "block=2_000"))
+    corpora.write(text, TEXTS * 20)
+    command = [sys.executable, str(tmp_path / "killed.py"), str(text), str(minilm), str(tmp_path / "out"), "2"]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    while not list(tmp_path.glob("out/0*.safetensors")):
+        assert running.poll() is None
+        time.sleep(0.02)
+    running.kill()
+    running.wait()
+    until = time.monotonic() + 20
+    while members(running.pid) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert not members(running.pid)
+
+
+def members(session: int) -> list[str]:
+    """The processes of a session that are still alive."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(path.parent.name)
+    return found

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,7 +87,7 @@ def test_a_flipped_bit_is_found_and_named(home: Path, where: int) -> None:
     data = bytearray(path.read_bytes())
     data[where] ^= 4
     path.write_bytes(data)
-    with pytest.raises(UserError, match=rf"{path.name} is not what was written \(its hash differs\): .*run unmask prepare anew"):
+    with pytest.raises(UserError, match=rf"{path.name} is not what was written \(its hash differs\): .*run the same unmask prepare once more"):
         Corpus(home).verify()
 
 
@@ -171,3 +173,49 @@ def test_a_tokenizer_other_than_the_one_that_made_them(home: Path, tokenizer: To
     other = Tokenizer.from_vocabulary({piece: number for number, piece in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])})
     with pytest.raises(UserError, match=r"shards was made with another tokenizer than the model's \(30,522 entries to 6\); run unmask prepare with that one"):
         corpus.made_by(other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokenizer": None},
+        {"dtype": "foo"},
+        {"vocabulary": "many"},
+        {"shards": None},
+        {"shards": [1]},
+        {"sources": 3},
+        {"sentences": [1]},
+        {"tokens": [1.5, 2]},
+    ],
+)
+def test_an_index_edited_by_hand(change: dict[str, Any], home: Path) -> None:
+    index = json.loads((home / "index.json").read_text())
+    (home / "index.json").write_text(json.dumps(index | change))
+    with pytest.raises(UserError, match=r"the index of .*shards is damaged \(.*\); copy it again, or run unmask prepare anew"):
+        Corpus(home)
+
+
+@pytest.mark.parametrize("documents", [5, -5])
+def test_an_index_that_counts_otherwise(documents: int, home: Path) -> None:
+    index = json.loads((home / "index.json").read_text())
+    index["shards"][0]["documents"][0] += documents
+    (home / "index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match=r"the index of .* is damaged \(it counts other than 00000.safetensors holds\)"):
+        Corpus(home).verify()
+
+
+def test_other_shards_at_the_same_address(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a copy that was damaged, when what it was copied from is whole."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first = corpora.shards(tmp_path / "one", tokenizer, TEXTS)
+    url = f"file://{tmp_path}/far"
+    shutil.copytree(first, tmp_path / "far")
+    assert Corpus(url).fetch(np.arange(3)).tokens.tolist() == Corpus(first).fetch(np.arange(3)).tokens.tolist()
+    second = corpora.shards(tmp_path / "two", tokenizer, TEXTS[::-1])
+    shutil.rmtree(tmp_path / "far")
+    shutil.copytree(second, tmp_path / "far")
+    assert Corpus(url).fetch(np.arange(3)).tokens.tolist() == Corpus(second).fetch(np.arange(3)).tokens.tolist()
+    for copy in (tmp_path / "cache").rglob("0*.safetensors"):
+        copy.write_bytes(copy.read_bytes()[:-1] + b"x")
+    assert Corpus(url).fetch(np.arange(3)).tokens.tolist() == Corpus(second).fetch(np.arange(3)).tokens.tolist()
+    assert Tokenizer.load(Corpus(url).tokenizer).fingerprint == tokenizer.fingerprint

@@ -19,10 +19,10 @@ from torch import Tensor
 import corpora
 from unmask.data.batch import Batch
 from unmask.data.shards import Corpus, Documents
-from unmask.data.stream import FEWEST, Place, Stream
+from unmask.data.stream import FEWEST, IGNORED, Place, Stream
 from unmask.errors import UserError
 from unmask.objectives.base import Reading
-from unmask.objectives.mlm import IGNORED, UNITS, Masking, Pieces
+from unmask.objectives.mlm import UNITS, Masking, Pieces
 from unmask.objectives.nsp import KINDS, Pairs
 from unmask.tokenizer import Tokenizer
 
@@ -426,13 +426,20 @@ def test_weights_that_cannot_be(weights: tuple[float, ...]) -> None:
         Stream([mixed(10), mixed(10)], reading(), tokens=128, weights=weights)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "kind", "says"),
-    [([[20]] * 50, "next", "no document here has two sentences"), ([[20]] * 50, "order", "no document here"), ([[20] * 9], "next", "there is one document")],
-)
-def test_documents_without_pairs(lengths: list[list[int]], kind: str, says: str) -> None:
-    with pytest.raises(UserError, match=says):
+@pytest.mark.parametrize(("lengths", "kind"), [([[20]] * 50, "next"), ([[20]] * 50, "order"), ([[20] * 9], "next")])
+def test_documents_without_pairs(lengths: list[list[int]], kind: str) -> None:
+    with pytest.raises(UserError, match=r"no sequence can be cut from held: pairs need documents of two sentences or more, .*, or train without pairs"):
         next(Stream(Held(lengths), reading(kind), tokens=128).batches())
+
+
+def test_a_block_without_pairs_is_passed_over() -> None:
+    """Most documents here are single sentences, so many a block has none to pair; the others are read all the same."""
+    lengths = [[20]] * 1600
+    lengths[7] = lengths[1300] = [20, 20, 20]
+    stream = Stream(Held(lengths), reading("order"), tokens=64)
+    assert stream.blocks > 4
+    owners = {int(sample) >> 32 for _, (place, batch) in zip(range(6), stream.batches(), strict=False) for sample in batch.ids.tolist()}
+    assert owners == {7, 1300}
 
 
 @pytest.mark.parametrize(

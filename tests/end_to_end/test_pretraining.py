@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import runs
 import unmask
 from unmask import cli
+from unmask.data.shards import kept_back
 from unmask.train import log
 
 SMALL = (
@@ -62,7 +64,7 @@ def test_plan(typed: Any, shards: Path, tmp_path: Path) -> None:
     assert "tokens/s" in out
     assert "1,000 steps" in out
     found = json.loads(typed(f"plan bert.tiny --data {shards} --steps 1000 --seconds 0.2 --json {SMALL}")[1])
-    assert found["steps"] == 1000
+    assert found["steps"] == pytest.approx(1000)
     assert found["seconds"] == pytest.approx(found["tokens"] / found["speed"])
     assert list(tmp_path.iterdir()) == [], "it writes nothing"
 
@@ -102,3 +104,27 @@ def test_bad_input(line: str, says: str, typed: Any, shards: Path, tmp_path: Pat
     assert says in err.splitlines()[-1]
     assert err.splitlines()[-1].startswith("unmask: ")
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").rglob("*.safetensors"))
+
+
+def test_one_sentence_documents_with_next_sentence_asked_for(typed: Any, tmp_path: Path, shards: Path) -> None:
+    (tmp_path / "lines.txt").write_text("".join(f"This is sentence {number} and it is alone.\n" for number in range(400)))
+    assert typed(f"prepare lines.txt --layout line --tokenizer {shards / 'tokenizer'} --out alone --validation 0.1")[0] == 0
+    code, _, err = typed(f"train bert.tiny --data alone --out mine --steps 2 {SMALL}")
+    assert code == 2
+    assert "no sequence can be cut from alone: pairs need documents of two sentences or more" in err.splitlines()[-1]
+    code, _, err = typed(f"train bert.tiny --data alone --out mine --steps 2 {SMALL} --objective mlm")
+    assert code == 2, "it is another run's folder"
+    assert typed(f"train bert.tiny --data alone --out words --steps 2 {SMALL} --objective mlm")[0] == 0
+
+
+@pytest.mark.filterwarnings("default")
+def test_too_few_documents_to_evaluate_on(typed: Any, tmp_path: Path, shards: Path) -> None:
+    """A validation split of one document makes no wrong sentence: the run says so and goes on."""
+    held = [kept_back(hashlib.blake2b(text.encode(), digest_size=16).digest(), 0.02) for text in runs.TEXTS]
+    texts = [text for text, back in zip(runs.TEXTS, held, strict=True) if not back or sum(held[: runs.TEXTS.index(text)]) == 0]
+    (tmp_path / "text.txt").write_text("\n\n".join(texts))
+    assert typed(f"prepare text.txt --tokenizer {shards / 'tokenizer'} --out few --validation 0.02")[0] == 0
+    assert json.loads(typed("show few --json")[1])["validation"].startswith("1 documents")
+    code, _, err = typed(f"train bert.tiny --data few --out mine --steps 2 {SMALL}")
+    assert code == 0
+    assert "nothing is evaluated, as of the validation documents no sequence can be cut" in err

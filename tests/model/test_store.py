@@ -870,7 +870,8 @@ def test_a_pooler_left_over_from_the_trunk_does_no_harm(tmp_path: Path) -> None:
 
 
 def pairs_of_heads() -> list[tuple[str, str, str]]:
-    return [(kind.write(next(iter(kind.shapes.values())))["model_type"], *pair) for kind in families() for pair in itertools.combinations(kind.heads, 2)]
+    theirs = {kind.write(next(iter(kind.shapes.values())))["model_type"]: kind for kind in families()}
+    return [(name, *pair) for name, kind in theirs.items() if not name.startswith("unmask-") for pair in itertools.combinations(kind.heads, 2)]
 
 
 @pytest.mark.parametrize(("family", "one", "other"), pairs_of_heads(), ids=lambda name: name)

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.data.stream import Rows
+from unmask.data.stream import IGNORED, Rows
 from unmask.errors import UserError
-from unmask.objectives.mlm import IGNORED, UNITS, Masking, Numbers, Pieces
+from unmask.objectives.mlm import UNITS, Masking, Numbers, Pieces
 from unmask.tokenizer import Tokenizer
 
 PAD, UNK, CLS, SEP, MASK = range(5)

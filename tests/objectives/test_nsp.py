@@ -248,14 +248,12 @@ def test_sentences_alone_pair_with_others() -> None:
 
 @pytest.mark.parametrize("kind", ["next", "order"])
 def test_documents_of_one_sentence_make_no_pairs(kind: str) -> None:
-    with pytest.raises(UserError, match=r"no document here has two sentences, so no pair can be made of one; cut the text .*, or train without pairs"):
-        pairs(kind).cut(made([[7]] * 10), 0)
+    assert len(pairs(kind).cut(made([[7]] * 10), 0).samples) == 0
 
 
 def test_a_single_document_has_no_wrong_sentence() -> None:
     documents = made([[5, 5, 5, 5]])
-    with pytest.raises(UserError, match=r"there is one document, and next sentence needs a second one .*; give more documents, or train without pairs"):
-        pairs("next").cut(documents, 0)
+    assert len(pairs("next").cut(documents, 0).samples) == 0
     assert len(pairs("order").cut(documents, 0).samples)
 
 

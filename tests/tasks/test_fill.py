@@ -13,6 +13,7 @@ import transformers
 
 import unmask
 from models import Case, make
+from unmask.errors import UserError
 from unmask.tasks.fill import Filled
 
 CASE = Case("bert", "BertForMaskedLM", ("words",))
@@ -160,3 +161,10 @@ def test_another_name_for_the_mask(tmp_path: Path, vocabulary: list[str]) -> Non
     with pytest.raises(unmask.UserError, match=r"has no \[unused5\]"):
         model.fill("a [MASK]")
     shutil.rmtree(tmp_path)
+
+
+def test_a_model_that_reads_left_to_right_fills_no_masks(tmp_path: Path, vocabulary: list[str]) -> None:
+    """Its word head says which piece comes next."""
+    make(Case("bert", "BertLMHeadModel", ("words",), {"is_decoder": True}), tmp_path / "left", pieces=vocabulary)
+    with pytest.raises(UserError, match="this model reads left to right, and its word head says which piece comes next"):
+        unmask.load(tmp_path / "left").fill("a [MASK] b")

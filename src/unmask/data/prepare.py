@@ -11,7 +11,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ import numpy as np
 
 from unmask import __version__
 from unmask.config import read_json
+from unmask.data import encodings
 from unmask.data.corpus import Source, documents, expected, texts
 from unmask.data.sentences import sentences
-from unmask.data.shards import NAMES, Shard, about, kept_back, sha256, share_of_validation, width_of, write_index, write_shard
+from unmask.data.shards import NAMES, Shard, about, data_hash, kept_back, put, sha256, share_of_validation, width_of, write_index, write_shard
 from unmask.data.spread import cores, spread
 from unmask.errors import UserError
 from unmask.tokenizer import Tokenizer
@@ -47,6 +48,7 @@ class Plan:
     folder: str
     validation: float
     settings: str
+    dtype: str
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def prepare(
         "validation": share_of_validation(validation),
         "block": block,
     }
-    plan = Plan(str(out), validation, hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest())
+    plan = Plan(str(out), validation, hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest(), str(said["dtype"]))
     coming = spread(partial(write, plan), blocks(sources, block), engine=engine, processes=_count(processes, memory))
     _begin(out, said, tokenizer)
     shards: list[Shard] = []
@@ -128,18 +130,26 @@ def write(plan: Plan, block: Block) -> Shard:
     path = Path(plan.folder) / f"{block.number:05d}.safetensors"
     digests = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in block.texts]
     said = {"text": hashlib.sha256(b"".join(digests)).hexdigest(), "settings": plan.settings}
-    if path.is_file():
-        found = about(path)
-        if {name: found.get(name) for name in said} == said:
-            return _read(path, found)
-    encoder = _encoder(plan.folder)
+    if (kept := _kept(path, said)) is not None:
+        return kept
+    encoder = _encoder(plan)
     back = [kept_back(digest, plan.validation) for digest in digests]
     first, second = (_encoded(encoder, [text for text, held in zip(block.texts, back, strict=True) if held is part]) for part in (False, True))
     arrays = {name: _joined(name, first, second) for name in NAMES}
     counts = {name: f"{len(one[name])},{len(two[name])}" for name in NAMES for one, two in ((first, second),)}
-    arrays["tokens"] = arrays["tokens"].astype(width_of(encoder.rust.get_vocab_size()))
+    arrays["tokens"] = arrays["tokens"].astype(plan.dtype)
     write_shard(path, arrays, said | counts)
     return _read(path, said | counts)
+
+
+def _kept(path: Path, said: dict[str, str]) -> Shard | None:
+    """The shard that is there already, of this text by these settings, and as it was written; else it is made anew."""
+    try:
+        found = about(path) if path.is_file() else {}
+        whole = all(found.get(name) == value for name, value in said.items()) and found.get("data") == data_hash(path)
+    except (UserError, OSError):
+        return None
+    return _read(path, found) if whole else None
 
 
 def _encoded(encoder: Encoder, given: Sequence[str]) -> dict[str, Any]:
@@ -170,9 +180,9 @@ def _read(path: Path, found: dict[str, str]) -> Shard:
     return Shard(path.name, sha256(path), pairs["documents"], pairs["sentences"], pairs["tokens"])  # type: ignore[arg-type]
 
 
-@cache
-def _encoder(folder: str) -> Encoder:
-    return Encoder(Tokenizer.load(Path(folder) / "tokenizer"))
+@lru_cache(maxsize=1)
+def _encoder(plan: Plan) -> Encoder:
+    return Encoder(Tokenizer.load(Path(plan.folder) / "tokenizer"))
 
 
 # ---- before and after
@@ -194,7 +204,7 @@ def estimate(sources: Sequence[Source], tokenizer: Tokenizer, out: Path, sample:
             if length >= sample:
                 break
         tokens += len(encoder.encode(taken)[0])
-        encoding = "utf-8" if source.kind == "parquet" else source.encoding
+        encoding = "utf-8" if source.kind == "parquet" else encodings.reader(source.encoding)[0]
         size += sum(len(text.encode(encoding, "ignore")) for text in taken)
     count = int(whole * tokens / max(size, 1))
     home = next(place for place in (out, *out.absolute().parents) if place.exists())
@@ -205,6 +215,8 @@ def _begin(out: Path, said: dict[str, Any], tokenizer: Tokenizer) -> None:
     """The folder, with what its bytes depend on: another command's shards are not written over."""
     try:
         out.mkdir(parents=True, exist_ok=True)
+        for left in (*out.glob(".*.safetensors.*"), *out.glob(".*.new")):
+            left.unlink()  # half of a file, from a run that was killed
         if (out / "settings.json").is_file():
             found = read_json(out / "settings.json")
             other = sorted(name for name in said if found.get(name) != said[name])
@@ -212,12 +224,11 @@ def _begin(out: Path, said: dict[str, Any], tokenizer: Tokenizer) -> None:
                 raise UserError(f"{out} holds shards made with another {' and '.join(other)}; give --out another folder, or delete that one")
         elif any(out.iterdir()):
             raise UserError(f"{out} is there and holds no shards; give --out another folder")
+        put(out / "settings.json", json.dumps(said, indent=1) + "\n")  # first: by it the folder is known as ours
+        (out / "index.json").unlink(missing_ok=True)  # until all shards are of this text again
         (out / "tokenizer").mkdir(exist_ok=True)
         for name, text in tokenizer.files().items():
-            (out / "tokenizer" / name).write_text(text, encoding="utf-8")
-        (out / "settings.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
-        for left in out.glob(".*.safetensors.*"):
-            left.unlink()  # half of a file, from a run that was killed
+            put(out / "tokenizer" / name, text)
     except OSError as error:
         raise UserError(f"{out} could not be written ({error.strerror or error}); free some space or choose another place") from None
 

@@ -27,6 +27,7 @@ from unmask.tokenizer import Tokenizer
 Array = np.ndarray[Any, np.dtype[Any]]
 FORMAT = 1
 NAMES = ("tokens", "sentences", "documents")
+COUNTED = ("documents", "sentences", "tokens")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -71,6 +72,8 @@ class Corpus:
         self.place = place
         self.home = _local(place)
         self.index = read_index(self.home)
+        if not isinstance(self.home, Path):
+            self.home = self.home.of(self.index)
         self.part = int(split == "validation")
         self.check = check
         self.shards = tuple(_shard(self.home, said) for said in self.index["shards"])
@@ -110,11 +113,17 @@ class Corpus:
         path = self.home / shard.file if isinstance(self.home, Path) else _fetched(self.home, shard.file)
         if not path.is_file():
             raise UserError(f"{path} is missing; copy it again, or run unmask prepare anew")
+        if self.check and sha256(path) != shard.sha256 and not isinstance(self.home, Path):
+            path.unlink()  # what was copied may have been damaged there, and mended since
+            path = _fetched(self.home, shard.file)
         if self.check and sha256(path) != shard.sha256:
             raise UserError(
-                f"{path} is not what was written (its hash differs): it is cut short or damaged; copy it again, or delete it and run unmask prepare anew"
+                f"{path} is not what was written (its hash differs): it is cut short or damaged; copy it again, or run the same unmask prepare once more"
             )
-        return mapped(path)
+        arrays = mapped(path)
+        if tuple(map(len, arrays)) != tuple(sum(getattr(shard, name)) for name in NAMES):
+            raise UserError(f"the index of {self.place} is damaged (it counts other than {shard.file} holds); copy it again, or run unmask prepare anew")
+        return arrays
 
     def made_by(self, tokenizer: Tokenizer, name: str = "the model's") -> None:
         """A model that reads by another tokenizer would take every number for another piece."""
@@ -145,7 +154,10 @@ def write_shard(path: Path, arrays: Mapping[str, Array], about: Mapping[str, str
 
     It is of the format safetensors, whose own writer puts what is said of a file in another order each time; here it is the same bytes.
     """
-    header: dict[str, Any] = {"__metadata__": dict(sorted(about.items()))}
+    data = hashlib.sha256()
+    for name in NAMES:
+        data.update(np.ascontiguousarray(arrays[name]).data)
+    header: dict[str, Any] = {"__metadata__": dict(sorted({**about, "data": data.hexdigest()}.items()))}
     end = 0
     for name in NAMES:
         start, end = end, end + arrays[name].nbytes
@@ -187,6 +199,13 @@ def about(path: Path) -> dict[str, str]:
     return dict(_header(path)[0].get("__metadata__", {}))
 
 
+def data_hash(path: Path) -> str:
+    """Of everything behind the header, which says what it was."""
+    with path.open("rb") as file:
+        file.seek(_header(path)[1])
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _header(path: Path) -> tuple[dict[str, Any], int]:
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
@@ -207,11 +226,24 @@ def sha256(path: Path) -> str:
 
 
 def write_index(folder: Path, said: Mapping[str, Any], shards: Sequence[Shard]) -> None:
-    totals = {name: [sum(getattr(shard, name)[part] for shard in shards) for part in (0, 1)] for name in ("documents", "sentences", "tokens")}
+    totals = {name: [sum(getattr(shard, name)[part] for shard in shards) for part in (0, 1)] for name in COUNTED}
     whole = {"format": FORMAT, **said, **totals, "shards": [asdict(shard) for shard in shards]}
-    beside = folder / f".index.json.{uuid.uuid4().hex[:8]}"
-    beside.write_text(json.dumps(whole, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    os.replace(beside, folder / "index.json")
+    try:
+        put(folder / "index.json", json.dumps(whole, indent=1) + "\n")
+    except OSError as error:
+        raise UserError(
+            f"{folder / 'index.json'} could not be written ({error.strerror or error}); free some space and run the same command again: what is done is kept"
+        ) from None
+
+
+def put(path: Path, text: str) -> None:
+    """Written beside and renamed."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def read_index(folder: Any) -> dict[str, Any]:
@@ -222,16 +254,23 @@ def read_index(folder: Any) -> dict[str, Any]:
     found = read_json(folder / "index.json" if isinstance(folder, Path) else _fetched(folder, "index.json"))
     if found.get("format") != FORMAT:
         raise UserError(f"{folder} is of format {found.get('format')!r}, this version reads {FORMAT}; run unmask prepare anew")
+    pairs = all(isinstance(found.get(name), list) and len(found[name]) == 2 and all(type(one) is int for one in found[name]) for name in COUNTED)
+    kinds = {"tokenizer": str, "text": str, "vocabulary": int, "sources": list, "shards": list}
+    wrong = [name for name, kind in kinds.items() if type(found.get(name)) is not kind]
+    if wrong or not pairs or found.get("dtype") not in ("uint16", "uint32") or not all(isinstance(one, dict) for one in found["shards"]):
+        raise UserError(f"the index of {folder} is damaged ({', '.join(wrong) or 'its counts or dtype'}); copy it again, or run unmask prepare anew")
     return found
 
 
 def _shard(folder: Any, said: Mapping[str, Any]) -> Shard:
     try:
-        pairs = [(int(said[name][0]), int(said[name][1])) for name in ("documents", "sentences", "tokens")]
+        pairs = [(int(said[name][0]), int(said[name][1])) for name in COUNTED]
+        if min(min(pair) for pair in pairs) < 0:
+            raise ValueError("a count below zero")
         if Path(said["file"]).name != said["file"]:
             raise ValueError(f"{said['file']!r} is no name of a file")
         return Shard(said["file"], said["sha256"], *pairs)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise UserError(f"the index of {folder} is damaged ({error}); copy it again, or run unmask prepare anew") from None
 
 
@@ -251,6 +290,11 @@ class Far:
 
     def __str__(self) -> str:
         return self.url
+
+    def of(self, index: Mapping[str, Any]) -> Far:
+        """The same, its files kept apart from those that stood at the address before."""
+        content = hashlib.sha256(json.dumps([index["text"], index["tokenizer"], index["shards"]]).encode()).hexdigest()[:16]
+        return Far(self.url, self.cache / content)
 
 
 def _local(place: str | Path) -> Path | Far:

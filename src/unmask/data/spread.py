@@ -6,6 +6,8 @@ Only so many items are on their way at once, so that an endless iterable takes n
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -41,7 +43,7 @@ def _over_processes(work: Callable[[T], R], items: Iterable[T], count: int) -> I
     from multiprocessing import get_context
 
     # spawned, not forked: a fork of a process that has threads (the Rust tokenizer's) may wait for ever
-    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(count, get_context("spawn"), _leave_with, (os.getpid(),)) as pool:
         coming: deque[Future[R]] = deque()
         try:
             for item in items:
@@ -57,6 +59,17 @@ def _over_processes(work: Callable[[T], R], items: Iterable[T], count: int) -> I
         finally:
             for future in coming:
                 future.cancel()
+
+
+def _leave_with(parent: int) -> None:
+    """A worker whose parent was killed is told by nobody: it looks for itself."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _over_ray(work: Callable[[T], R], items: Iterable[T], processes: int | None) -> Iterator[R]:

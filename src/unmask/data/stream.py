@@ -89,7 +89,7 @@ class Stream:
             )
         if len({corpus.index["tokenizer"] for corpus in self.corpora}) > 1:
             raise UserError("the shards were made with different tokenizers, whose numbers mean different pieces; prepare them with one")
-        shares = np.asarray(weights or sizes, float)
+        shares = np.asarray(weights if len(weights) else sizes, float)
         if len(shares) != len(sizes) or not (shares > 0).all():
             raise UserError(f"{len(weights)} weights for {len(sizes)} corpora; give each corpus one, above 0")
         shares = shares / shares.sum()
@@ -117,12 +117,22 @@ class Stream:
     def block(self, epoch: int, block: int) -> Block:
         documents = self.documents(epoch, block)
         sequences = self.objective.cut(documents, epoch)
+        longest = int(sequences.lengths.max(initial=0))
+        if longest > self.budget:
+            raise UserError(f"a sequence of {longest} tokens does not fit into a batch of {self.budget}; ask for larger batches or shorter sequences")
         return Block(self, epoch, documents, sequences, packed(sequences.lengths.tolist(), self.budget))
 
     def walk(self, place: Place = Place()) -> Iterator[tuple[Place, Block, int]]:
         """Every batch from that place on, not yet made: the place after it, its block, and its number there."""
+        empty = 0  # blocks in a row that gave nothing
         while True:
             block = self.block(place.epoch, place.block)
+            empty = 0 if block.batches else empty + 1
+            if empty > self.blocks:
+                raise UserError(
+                    f"no sequence can be cut from {', '.join(str(corpus.place) for corpus in self.corpora)}: pairs need documents of two sentences or more, "
+                    "and next sentence a second document; prepare the text with another --layout, give more, or train without pairs"
+                )
             onward = Place(place.epoch, place.block + 1) if place.block + 1 < self.blocks else Place(place.epoch + 1)
             for number in range(place.batch, len(block.batches)):
                 yield Place(place.epoch, place.block, number + 1) if number + 1 < len(block.batches) else onward, block, number

@@ -86,7 +86,7 @@ def thing(name: str, *, as_json: bool, statistics: bool = False) -> None:
         rows = [{"task": key, "head": one.head or "(none)", "does": (sys.modules[one.__module__].__doc__ or "").split("\n")[0]} for key, one in tasks().items()]
     elif name == "families":
         rows = _shapes()
-    elif (Path(name) / "index.json").is_file():
+    elif (Path(name) / "index.json").is_file() or "://" in name:
         rows = [_shards(name, statistics)]
     else:
         rows = [_folder(name)]

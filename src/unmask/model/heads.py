@@ -30,16 +30,19 @@ class Pooler(nn.Module):
 
 
 class Linear(nn.Module):
-    """One added layer (Devlin et al. 2018, section 4); over texts it reads the first token as it is (ViT's class token)."""
+    """One added layer (Devlin et al. 2018, section 4); over texts it reads the first token as it is (ViT's class token), or the mean of all."""
 
-    def __init__(self, width: int, labels: int, over: Over, dropout: float = 0.0) -> None:
+    def __init__(self, width: int, labels: int, over: Over, dropout: float = 0.0, *, mean: bool = False) -> None:
         super().__init__()
         self.over: Over = over
+        self.mean = mean
         self.drop = nn.Dropout(dropout)
         self.out = nn.Linear(width, labels)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        return self.out(self.drop(layout.at(x) if self.over == "texts" else x))
+        if self.over == "texts":
+            x = mean(x, layout) if self.mean else layout.at(x)
+        return self.out(self.drop(x))
 
 
 class Dense(nn.Module):

@@ -190,6 +190,13 @@ class AsTheyAre:
         return rows.tokens, {}
 
 
+def filled(term: str, places: Numbers, labels: Numbers, size: int) -> dict[str, Numbers]:
+    """A term's rows and their labels, filled up to a size that depends on the number of tokens alone, so that shapes stay what they are."""
+    rows, answers = np.zeros(size, np.int64), np.full(size, IGNORED)
+    rows[: len(places)], answers[: len(places)] = places, labels
+    return {f"{term}.rows": rows, f"{term}.labels": answers}
+
+
 def word_loss(head: nn.Module, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Summed cross-entropy of the word head on these rows, and how many it got right. In float32, whatever the rows are in."""
     logits = head(rows, None)

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from unmask.data.batch import Batch
 from unmask.data.keys import below, hashed, key, uniform
-from unmask.data.stream import IGNORED, Rows
+from unmask.data.stream import Rows
 from unmask.errors import UserError
-from unmask.objectives.base import Frame, Learner, Objective, Pieces
+from unmask.objectives.base import Frame, Learner, Objective, Pieces, filled
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 UNITS = ("piece", "word", "span")
@@ -87,9 +87,7 @@ class Masking:
         put = places[(way >= self.mask) & (way < self.mask + self.other)]
         shown[put] = self.pieces.plain[below(hashed(bits[put], np.uint64(2)), len(self.pieces.plain))]
         size = max(self.most(len(rows.tokens)), len(places))
-        found, labels = np.zeros(size, np.int64), np.full(size, IGNORED)
-        found[: len(places)], labels[: len(places)] = places, rows.tokens[places]
-        return shown, {"words.rows": found, "words.labels": labels}
+        return shown, filled("words", places, rows.tokens[places], size)
 
     def most(self, tokens: int) -> int:
         """More rows than this are chosen once in a billion batches, so that shapes stay what they are."""

@@ -70,7 +70,9 @@ class Pairs:
 
     def cut(self, documents: Documents, epoch: int) -> Sequences:
         """One step after another through all documents at once: in each, every document that has not ended gives a sequence."""
-        self._check(documents)
+        if not self._pairable(documents):
+            none = np.zeros(0, np.int64)
+            return self._sequences(documents, none, none, none, none, none, none)
         purpose = key(self.seed, "pairs", epoch)
         found: list[tuple[Numbers, ...]] = []
         at, ends = documents.bounds[:-1].copy(), documents.bounds[1:]
@@ -86,17 +88,9 @@ class Pairs:
         order = np.lexsort((start, owner))  # in the order of the documents, which is shuffled
         return self._sequences(documents, *(part[order] for part in (owner, start, first, other, second, label)))
 
-    def _check(self, documents: Documents) -> None:
-        if self.kind == "none":
-            return
-        if not (np.diff(documents.documents) > 1).any():
-            raise UserError(
-                "no document here has two sentences, so no pair can be made of one; cut the text into sentences or documents otherwise, or train without pairs"
-            )
-        if self.kind == "next" and len(documents) < 2:
-            raise UserError(
-                "there is one document, and next sentence needs a second one to take a wrong sentence from; give more documents, or train without pairs"
-            )
+    def _pairable(self, documents: Documents) -> bool:
+        """Whether a document here has two sentences, and there is another one to take a wrong sentence from."""
+        return self.kind == "none" or (bool((np.diff(documents.documents) > 1).any()) and (self.kind == "order" or len(documents) > 1))
 
     def _target(self, bits: Numbers, room: int) -> Numbers:
         """How long a sequence should come to be, without its special pieces."""

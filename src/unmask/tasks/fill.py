@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unmask.data.batch import Batch
 from unmask.errors import UserError
+from unmask.model.layout import FULL
 from unmask.model.model import Model
 from unmask.tasks.base import Answer, Array, Input, Task, Window, quote
 from unmask.tokenizer import Encoding
@@ -63,6 +64,8 @@ class Fill(Task):
 
         The word head is the widest layer there is: it runs on the masked rows alone, and only what is asked for leaves the device.
         """
+        if getattr(model.config.encoder, "reach", (FULL,))[0][1] == 0:
+            raise UserError("this model reads left to right, and its word head says which piece comes next, not which one is masked; it cannot fill masks")
         masked = batch.inputs["tokens"] == self.pieces.special("mask")
         chances = model.read(self.head, rows[masked], batch.layout).float().softmax(-1)
         best = chances.topk(min(self.whole("top"), chances.shape[-1]))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
@@ -111,9 +112,18 @@ class Prepared:
         assert isinstance(batch.layout, Packed)
         return replace(batch, layout=replace(batch.layout, longest=longest)) if self.group.device.type == "cuda" else batch
 
-    @property
+    @cached_property
     def validation(self) -> bool:
-        return bool(self.held) and self.run.evaluate_tokens > 0
+        """Whether there is something to evaluate on."""
+        if not self.held or self.run.evaluate_tokens <= 0:
+            return False
+        try:
+            next(self.stream(1.0, fixed=True).walk())
+        except UserError as error:
+            if self.group.first:
+                warnings.warn(f"nothing is evaluated, as of the validation documents {error}", stacklevel=2)
+            return False
+        return True
 
     # ---- how it computes
 

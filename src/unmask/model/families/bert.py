@@ -11,6 +11,7 @@ from unmask.model import heads
 from unmask.model.embed import TextConfig
 from unmask.model.encoder import EncoderConfig
 from unmask.model.families.base import Family, Names, counts_on, encoder_of, encoder_said, flag, part, words_of, words_said
+from unmask.model.layout import CAUSAL
 from unmask.model.model import ModelConfig
 
 TRUNK: Names = {
@@ -52,6 +53,7 @@ class Bert(Family):
         "BertModel": (),
         "BertForPreTraining": ("words", "next"),
         "BertForMaskedLM": ("words",),
+        "BertLMHeadModel": ("words",),
         "BertForNextSentencePrediction": ("next",),
         "BertForSequenceClassification": ("classify",),
         "BertForTokenClassification": ("tag",),
@@ -87,6 +89,12 @@ class Bert(Family):
     def write(self, config: ModelConfig) -> dict[str, Any]:
         heads = {"classifier_dropout": config.head_dropout, "tie_word_embeddings": config.tied}
         return {"model_type": "bert", **words_said(config.embed), **encoder_said(config.encoder), **heads}
+
+    def architecture(self, config: ModelConfig) -> str:
+        """A word head over what reads left to right has a class of its own there."""
+        found = super().architecture(config)
+        decodes = isinstance(config.encoder, EncoderConfig) and config.encoder.reach == (CAUSAL,)
+        return "BertLMHeadModel" if found == "BertForMaskedLM" and decodes else found
 
     def head(self, name: str, config: ModelConfig, labels: int) -> nn.Module:
         words, encoder = config.embed, config.encoder
