@@ -130,7 +130,7 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     one.add_argument("--by", default="frequency", help="how pieces are chosen: frequency, or likelihood as WordPiece's inventors did (frequency)")
     one.add_argument("--hangul", default="syllables", help="syllables, or jamo: taken apart, accents stripped, as BERT's uncased models do (syllables)")
     one.add_argument("--coverage", type=float, default=0.9995, metavar="SHARE", help="the share of all words that the alphabet must spell (0.9995)")
-    one.add_argument("--least", type=_count, default=2, metavar="N", help="how often a piece must stand (2)")
+    one.add_argument("--least", type=_count, metavar="N", help="how often a piece must stand (2; by likelihood as often as the text allows)")
     one.add_argument("--memory", default="2GB", help="what may be used; beyond it the disk is (2GB)")
     one.add_argument("--against", type=Path, metavar="VOCABULARY", help="a vocab.txt or a folder to compare with")
     one.add_argument("--extend", metavar="MODEL", help="add words to this model instead: those that save the most pieces")
@@ -261,6 +261,7 @@ def tokenizer(asked: argparse.Namespace) -> None:
     if asked.extend:
         return _extend(asked)
     against = report.load(asked.against) if asked.against else None
+    learn.may_write(asked.out)
     found = _sources(asked, asked.data)
     settings = {name: getattr(asked, name) for name in ("cased", "hangul", "by", "coverage", "least", "memory")}
     with Progress() as told:
@@ -287,7 +288,7 @@ def _extend(asked: argparse.Namespace) -> None:
     with Progress() as told:
         told.stage("read", "MB", (corpus.expected(found) or 0) / 1e6)
         words = count(told.over(corpus.texts(found), megabytes), Rules.of(loaded.tokenizer), asked.memory, hold=False)
-    new = extend(loaded, choose(words.tally, loaded.tokenizer, asked.words, least=asked.least))
+    new = extend(loaded, choose(words.tally, loaded.tokenizer, asked.words, least=asked.least or 2))
     words.close()
     store.save(loaded, asked.out)
     print(f"{len(new):,} words were added, such as {', '.join(new[:8])}; {asked.out} has {loaded.tokenizer.size:,} entries")

@@ -7,7 +7,9 @@ import io
 import json
 import lzma
 import random
+import resource
 import sys
+import tempfile
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -179,8 +181,50 @@ def test_an_empty_file_among_others_is_left_out_and_said(tmp_path: Path) -> None
         assert [Path(one.path).name for one in sources([tmp_path])] == ["a.txt"]
 
 
+def test_a_field_that_is_null_at_first(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    for first in ('{"text": null, "id": 1}', '{"title": "x", "text": null}', '{"text": null}\n{}', "{}"):
+        path.write_text(first + '\n{"text": "Hello world. Second.", "id": 2}\n')
+        for column in (None, "text"):
+            assert list(texts(sources([path], column=column))) == ["Hello world. Second."]
+    path.write_text('{"title": "x"}\n{"title": "y", "text": "Hello."}\n')
+    with pytest.warns(UserWarning, match="line 1 of .* has no field 'text'"):
+        assert list(texts(sources([path], column="text"))) == ["Hello."]
+
+
+def test_a_file_whose_rows_are_all_null_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    for line in ('{"text": null, "id": 1}\n', '{"a": null, "b": null}\n', "{}\n", '{"title": "x", "text": null}\n'):
+        path.write_text(line * 3)
+        assert refused(path) == f"there is no text in {path}; give files that hold some"
+        (tmp_path / "good.txt").write_text("text")
+        with pytest.warns(UserWarning, match=f"there is no text in {path}; the other files are read"):
+            assert list(texts(sources([tmp_path]))) == ["text"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16:replace", "utf-32"])
+def test_no_mark_says_how_the_bytes_stand(tmp_path: Path, encoding: str) -> None:
+    path, name = tmp_path / "a.txt", encoding.partition(":")[0]
+    path.write_bytes("some text\n".encode(f"{name}-le"))
+    said = f"{path} does not begin with a mark that says how the bytes of {name} stand; give --encoding {name}-le or {name}-be"
+    assert refused(path, encoding=encoding) == said
+
+
+def test_no_room_to_unpack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, draw = tmp_path / "a.parquet.gz", random.Random(0)
+    path.write_bytes(gzip.compress(written("parquet", [str(draw.random()) for _ in range(1_000)])))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
+    try:
+        said = refused(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert said == f"{path}, unpacked, does not fit into the temporary folder {tmp_path} (File too large); set TMPDIR to a folder with more room"
+
+
 @pytest.mark.parametrize(
-    "content", [b"\x89PNG\r\n\x1a\n" + bytes(50), b"PK\x03\x04" + bytes(50), b"a\0b\0\0c" * 9, gzip.compress(b"x" * 257 + b"ustar" + bytes(500))]
+    "content", [b"\x89PNG\r\n\x1a\n" + bytes(50), b"PK\x03\x04" + bytes(50), b"a\0b\0\0c" * 9, gzip.compress(b"x" * 257 + b"ustar" + bytes(500), mtime=0)]
 )
 def test_binary_files_are_named_and_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "good.txt").write_text("text")
@@ -223,7 +267,7 @@ def test_a_character_cut_at_the_end(tmp_path: Path) -> None:
 def test_an_encoding_that_no_rule_knows(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(("今日は街で白い猫を見ました。\n" * 9).encode("shift_jis"))
-    assert refused(path).endswith("name its encoding with --encoding, such as gb18030, shift_jis or cp1251")
+    assert refused(path).endswith("give --encoding, such as cp949, gb18030, shift_jis or cp1251")
     assert list(texts(sources([path], encoding="shift_jis", layout="line"))) == ["今日は街で白い猫を見ました。"] * 9
 
 

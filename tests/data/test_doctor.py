@@ -183,6 +183,31 @@ def test_clean_text_has_no_faults(tmp_path: Path, text: str) -> None:
     assert profile(tmp_path, [text, f"{text}\n\ttab\r\nand line {text.upper()}"]).faults == {}
 
 
+@pytest.mark.parametrize(
+    ("kind", "before", "fault", "after"),
+    [
+        ("txt", "one\n\nt", b"\0\xdc", "\n"),
+        ("txt", "one\n\nt", b"\xd8\xd8", "wo"),
+        ("txt", "one\n\ntwo", b"A", ""),
+        ("csv", "text\none\nt", b"\0\xdc", "wo\n"),
+        ("csv", "text\none\ntwo", b"\xff", ""),
+        ("jsonl", '{"text": "one"}\n{"text": "t', b"\0\xdc", '"}\n'),
+    ],
+)
+def test_bytes_that_are_not_utf_16(tmp_path: Path, kind: str, before: str, fault: bytes, after: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    path.write_bytes(before.encode("utf-16") + fault + after.encode("utf-16-le"))
+    found = examine(sources([path]))
+    assert found.profile.documents == 2
+    assert found.profile.faults == {"bytes": 1}
+    assert found.bad
+
+
+def test_a_byte_that_is_not_of_the_encoding_in_a_short_table(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"text\none plain row of text\ncaf\xe9 and more words\n" + "é".encode() * 9)
+    assert examine(sources([tmp_path / "a.csv"], encoding="utf-8")).profile.faults == {"bytes": 1}
+
+
 def test_a_form_feed_and_emoji_are_no_faults(tmp_path: Path) -> None:
     assert profile(tmp_path, ["one\x0ctwo 😀 👩‍👩‍👧 𠀀"]).faults == {}
 

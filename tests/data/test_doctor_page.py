@@ -17,7 +17,7 @@ import pytest
 
 from unmask.data.corpus import sources
 from unmask.data.doctor import Finding, Labels, Report, examine
-from unmask.data.doctor_page import SHOWN, page, show, write
+from unmask.data.doctor_page import SHOWN, may_write, page, show, write
 from unmask.errors import UserError
 
 EVIL = "<script>alert('x')</script>"
@@ -177,8 +177,10 @@ def test_a_missing_folder_is_said(report: Report, tmp_path: Path) -> None:
         write(report, tmp_path / "none" / "look.html")
     assert str(caught.value) == f"there is no folder {tmp_path / 'none'} to write look.html into; make it first"
     (tmp_path / "folder.html").mkdir()
-    with pytest.raises(UserError, match="could not be written"):
-        write(report, tmp_path / "folder.html")
+    for folder in (tmp_path / "folder.html", Path(), Path("/")):
+        with pytest.raises(UserError) as caught:
+            may_write(folder)
+        assert str(caught.value) == f"{folder} is a folder and the page is a file; name one, such as {folder / 'doctor.html'}"
     assert [one.name for one in tmp_path.iterdir()] == ["folder.html"]
 
 

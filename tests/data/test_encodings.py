@@ -6,7 +6,7 @@ from pydoc_data.topics import topics
 
 import pytest
 
-from unmask.data.encodings import binary, checked, detect, named
+from unmask.data.encodings import binary, checked, detect, named, unmarked
 from unmask.errors import UserError
 
 KOREAN = "나는 오늘 고양이를 보았다. 그 고양이는 하얗고 아주 작았는데, 이름이 뽀삐라고 했다.\n우리는 함께 시장에 가서 생선을 샀어요. 믜쌰도 왔다.\n" * 20
@@ -44,6 +44,18 @@ RUSSIAN = "Сегодня я видел на улице белую кошку. �
         (JAPANESE, "euc-jp", ""),
         (RUSSIAN, "cp1251", ""),
         (RUSSIAN, "koi8-r", ""),
+        ("今日は街で白い猫を見ました。", "shift_jis", ""),
+        ("お元気ですか？", "shift_jis", ""),
+        ("日本語", "euc-jp", ""),
+        ("你好，世界！", "gb18030", ""),
+        ("北京是中国的首都。他说谢谢", "gb18030", ""),
+        ("今天天氣很好。", "gb18030", ""),
+        ("數據庫管理", "big5", ""),
+        ("나는 오늘 고양이를 보았다.", "cp949", "cp949"),
+        ("그 뽀삐는 작았는데", "cp949", "cp949"),
+        ("한글", "cp949", "cp949"),
+        ("“따옴표”를 썼다", "cp949", "cp949"),
+        ("美 대통령이 오늘 회견을 했다", "cp949", "cp949"),
     ],
 )
 def test_found_by_bytes(text: str, written: str, found: str) -> None:
@@ -89,6 +101,15 @@ def test_text_is_no_binary() -> None:
     assert binary("\n".join(topics.values()).encode()) == ""
 
 
+def test_without_a_mark_the_order_of_bytes_must_be_named() -> None:
+    for name in ("utf-16", "UTF16", "utf-16:replace"):
+        assert unmarked(name, "가".encode("utf-16-le")) == "utf-16-le or utf-16-be"
+        assert unmarked(name, "가".encode("utf-16")) == ""
+    assert unmarked("utf-32", "가".encode("utf-32-be")) == "utf-32-le or utf-32-be"
+    assert unmarked("utf-32", "가".encode("utf-32")) == ""
+    assert unmarked("utf-16-le", b"a\0") == unmarked("utf-8", b"a") == ""
+
+
 def test_names_as_typed() -> None:
     assert checked("UTF8") == "utf-8"
     assert checked("euc-kr") == "euc-kr"
@@ -100,6 +121,10 @@ def test_names_as_typed() -> None:
         "": "no encoding",
         "utf-8:ignore": "only :replace",
         "a\0b": "no encoding",
+        "idna": "no encoding",
+        "punycode:replace": "no encoding",
+        "unicode_escape": "no encoding",
+        "raw-unicode-escape": "no encoding",
     }.items():
         with pytest.raises(UserError, match=says):
             checked(wrong)

@@ -6,7 +6,9 @@ import gzip
 import io
 import itertools
 import lzma
+import resource
 import sys
+import tempfile
 import uuid
 import zlib
 from pathlib import Path
@@ -144,3 +146,27 @@ def test_standard_input_can_be_read_twice(monkeypatch: pytest.MonkeyPatch) -> No
     assert places.size("-") == 9
     monkeypatch.setattr(sys, "stdin", Piped(b"", terminal=True))
     assert "nothing to read on standard input" in refused("-")
+
+
+@pytest.mark.parametrize("length", [5_000, 3_000_000])
+def test_no_room_to_copy_standard_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, length: int) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "stdin", Piped(b"x" * length))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
+    try:
+        with pytest.raises(UserError) as caught:
+            places.find(["-"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    said = f"standard input does not fit into the temporary folder {tmp_path} (File too large); set TMPDIR to a folder with more room"
+    assert str(caught.value) == said
+
+
+def test_no_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    monkeypatch.setattr(sys, "stdin", Piped(b"text"))
+    assert refused("-") == "there is no temporary folder with room for standard input; set TMPDIR to a folder that can be written"

@@ -85,5 +85,30 @@ def test_objects_that_are_none(line: str, says: str) -> None:
 
 
 def test_fields_that_hold_text() -> None:
-    assert records.json_fields(["", '{"id": 3, "none": null, "text": "a", "lines": ["a"]}'], "x") == ["text", "lines"]
-    assert records.json_fields(['"a string"'], "x") == []
+    assert records.json_fields(["", '{"id": 3, "none": null, "text": "a", "lines": ["a"]}'], "x") == (["text", "lines"], ["none"])
+    assert records.json_fields(['"a string"'], "x") == ([], [])
+    lines = ["{}", '{"a": null, "b": "x", "c": null, "d": 1}', '"a string"', '{"a": "y", "b": 3, "c": null, "d": null, "e": "z"}']
+    assert records.json_fields(lines, "x") == (["a", "e"], ["b", "c"]), "what the first lines hold together"
+
+
+def test_only_the_first_objects_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "LOOKED", 2)
+    assert records.json_fields(['{"a": "x"}', "", '{"b": "x"}', "not JSON"], "x") == (["a", "b"], [])
+    assert records.json_fields(['{"a": "%s"}' % ("x" * (1 << 20)), "not JSON"], "x") == (["a"], [])
+
+
+def test_doubtful_fields_come_after_those_that_hold_text() -> None:
+    assert records.choose(["body"], None, "x", ["text"]) == "body"
+    assert records.choose(["title"], None, "x", ["text"]) == "text", "rather than the only other one, without a word"
+    assert records.choose(["premise"], None, "x", ["hypothesis"]) == "premise,hypothesis"
+    assert records.choose(["title"], "late", "x", ["late"]) == "late"
+
+
+def test_a_field_may_come_late() -> None:
+    lines = ["{}", '{"title": "x"}', '{"title": "x"}', '{"text": "a"}', "{}", '{"title": "x"}']
+    rows = records.json_rows(lines, ["text"], "x", ["text"])
+    with pytest.warns(UserWarning, match="line 2 of x has no field 'text'; it is empty in every line before the first that has one") as caught:
+        assert [next(rows) for _ in range(5)] == [(1, [None]), (2, [None]), (3, [None]), (4, ["a"]), (5, [None])]
+    assert len(caught) == 1
+    with pytest.raises(UserError, match="line 6 of x has no field 'text'"):
+        next(rows)

@@ -174,6 +174,33 @@ def test_what_is_saved(tmp_path: Path) -> None:
         found.save(tmp_path / "file" / "tok")
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "pytorch_model-00001-of-00002.bin"])
+def test_a_model_keeps_its_vocabulary(tmp_path: Path, name: str) -> None:
+    found = learn.learn(TEXTS, 1000)
+    (tmp_path / name).write_text("{}")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n")
+    with pytest.raises(UserError) as caught:
+        found.save(tmp_path)
+    assert str(caught.value) == f"{tmp_path} holds a model ({name}), whose ids another vocabulary would give other meanings; choose another folder"
+    assert {path.name for path in tmp_path.iterdir()} == {name, "vocab.txt"}
+    assert (tmp_path / "vocab.txt").read_text() == "[PAD]\n"
+
+
+def test_where_a_tokenizer_may_be_written(tmp_path: Path) -> None:
+    learn.may_write(tmp_path / "none" / "yet")
+    learn.may_write(tmp_path)
+    for name in learn.FILES:
+        (tmp_path / name).write_text("")
+    (tmp_path / ".vocab.txt.1234").write_text("")  # of a save that was stopped
+    learn.may_write(tmp_path)
+    (tmp_path / "docs.txt").write_text("")
+    with pytest.raises(UserError) as caught:
+        learn.may_write(tmp_path)
+    assert str(caught.value) == f"{tmp_path} holds docs.txt, which is no file of a tokenizer; choose a new or an empty folder"
+    with pytest.raises(UserError, match=r"docs.txt is a file, not a folder to write a tokenizer to; choose another place"):
+        learn.may_write(tmp_path / "docs.txt")
+
+
 def test_words_that_are_hard() -> None:
     texts = ["▁under ▁score ##hash \x07bell ta\tb", "\ud800half \udfff", "x" * 101, "[PAD] [UNK]"] * 30
     found = learn.learn(texts, 60, coverage=1.0)
@@ -193,12 +220,50 @@ def test_what_does_not_fit_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch)
     assert whole.report.made["learned_share"] == 1
     monkeypatch.setattr(learn, "PLACE", 2000)
     monkeypatch.setattr(learn, "PYTHON", 60_000_000)
-    part = learn.learn(TEXTS, 600, memory="100MB")
+    with pytest.warns(UserWarning, match="fit into 100MB and are learned from; all would with") as told:
+        part = learn.learn(TEXTS, 600, memory="100MB")
     share = part.report.made["learned_share"]
     assert 0.5 < share < 1, "the rarest go first"
-    assert pieces_of(learn.learn(TEXTS[::-1], 600, memory="100MB")) == pieces_of(part)
+    said = str(told[0].message)
+    assert said.startswith(f"only {share:.1%} of the words, the most frequent,")
+    assert pieces_of(learn.learn(TEXTS, 600, memory=said.rsplit(" ", 1)[1])) == pieces_of(whole), "as much as was said is enough"
+    with pytest.warns(UserWarning, match="fit into 100MB"):
+        assert pieces_of(learn.learn(TEXTS[::-1], 600, memory="100MB")) == pieces_of(part)
     monkeypatch.setattr(words, "PYTHON", 100_000_000 - 40_000)  # what is counted goes to disk too
-    assert pieces_of(learn.learn(TEXTS, 600, memory="100MB")) == pieces_of(part)
+    with pytest.warns(UserWarning, match="fit into 100MB"):
+        assert pieces_of(learn.learn(TEXTS, 600, memory="100MB")) == pieces_of(part)
+
+
+MEASURED = """
+import hashlib, sys, warnings
+from unmask.tokenizer.learn import learn
+warnings.simplefilter("ignore")
+numbered = (hashlib.sha512(str(number).encode()).hexdigest() for number in range(int(sys.argv[1])))
+learn((" ".join(text[start : start + 9] for start in range(0, 128, 9)) for text in numbered), 300, memory="100MB")
+print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""  # not getrusage's: that begins with what the process had that started this one
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the most that was used is not told here")
+def test_it_stays_within_its_memory() -> None:
+    ran = subprocess.run([sys.executable, "-c", MEASURED, "20000"], capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert int(ran.stdout.split()[1]) * 1024 < 85_000_000, "of 100 MB; the command line and longer words take some more"
+
+
+def test_by_likelihood_what_is_frequent_is_joined() -> None:
+    """As published it joins what stands together and nowhere else, which is mostly rare."""
+    found, rare = (learn.learn(TEXTS, 2000, by="likelihood", least=least).report for least in (None, 2))
+    assert rare.own.all.pieces_per_word > 1.3 * found.own.all.pieces_per_word
+    assert (rare.made["least"], learn.learn(TEXTS, 2000).report.made["least"]) == (2, 2)
+    assert found.made["least"] > 2
+
+
+def test_by_likelihood_the_largest_vocabulary_is_as_large() -> None:
+    assert asked_for(said(TEXTS[:300], 30_000, by="likelihood")) == asked_for(said(TEXTS[:300], 30_000, by="likelihood", least=2))
+    pairs = (left + right for left in "abcdefghijklmnopqrst" for right in "abcdefghijklmnopqrst")
+    text = " ".join(f"{word} " * max(400 - number, 2) for number, word in enumerate(pairs))  # no piece on the way: a quarter are far too few
+    found = learn.learn([text], 445, by="likelihood")
+    assert (found.report.made["least"], found.report.own.all.pieces_per_word) == (2, 1)
 
 
 def test_it_tells_how_far_it_is() -> None:

@@ -105,6 +105,15 @@ def test_entries_that_look_like_markup_are_printed_as_they_are() -> None:
     assert "[/b]" in console.export_text()
 
 
+@pytest.mark.parametrize(("share", "told"), [(1.0, None), (0.9551, "95.5% of the words"), (0.999999, "99.9% of the words")])
+def test_what_was_not_learned_from_is_said(share: float, told: str | None) -> None:
+    console = Console(width=120, record=True)
+    console.print(Report({"learned_share": share}, measure(tokenizer("a"), []), measure(tokenizer("b"), [])).table())
+    printed = console.export_text()
+    assert ("learned from  " in printed) == (told is not None)
+    assert told is None or told in printed
+
+
 def test_another_vocabulary_of_any_form(tmp_path: Path, minilm: Path) -> None:
     assert load(minilm).size == load(minilm / "vocab.txt").size == 30_522
     (tmp_path / "uncased.txt").write_text("\n".join([*SPECIALS, "naive", "##s"]))

@@ -94,6 +94,18 @@ def test_nothing_is_left_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     tally.close()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("many", [1, 10_000])
+def test_a_full_disk_is_said_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda mode, **settings: open("/dev/full", "w", **settings))  # noqa: SIM115
+    with pytest.raises(UserError) as caught:
+        Tally(1).add([f"word{number}" for number in range(many)], 9)
+    assert str(caught.value) == (
+        f"the temporary folder {tmp_path} cannot take the words that are counted (No space left on device); free some space or set TMPDIR to another place"
+    )
+
+
 def test_a_text_in_a_hundred_is_held() -> None:
     texts = [f"text number {number} says word{number}" for number in range(5000)]
     found = count([*texts, *texts], Rules())

@@ -128,14 +128,20 @@ def documents(source: Source, *, repair: bool = True) -> Iterator[str]:
 
 def texts(found: Iterable[Source], *, repair: bool = True) -> Iterator[str]:
     """The documents of all of them, in order."""
-    any_text, names = False, []
+    count, none = 0, []
     for source in found:
-        names.append(places.said(source.path))
+        any_text = False
         for text in documents(source, repair=repair):
             any_text = True
             yield text
-    if not any_text:
-        raise UserError(f"there is no text in {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}; give files that hold some")
+        count += 1
+        if not any_text:
+            none.append(places.said(source.path))
+    names = f"{', '.join(none[:3])}{' and others' if len(none) > 3 else ''}"
+    if len(none) == count:
+        raise UserError(f"there is no text in {names}; give files that hold some")
+    if none:
+        warnings.warn(f"there is no text in {names}; the other files are read", stacklevel=2)
 
 
 def rows(source: Source, label: str) -> Iterator[Row]:
@@ -178,7 +184,9 @@ def _source(path: str, kind: str | None, encoding: str | None, column: str | Non
         raise UserError(f"{name} is {what}, not text; leave it out, or give a pattern such as *.txt")
     found = encoding or encodings.detect(head, middle, whole=len(head) < HEAD)
     if not found:
-        raise UserError(f"{name} is neither UTF-8, UTF-16, CP949 nor Latin-1; name its encoding with --encoding, such as gb18030, shift_jis or cp1251")
+        raise UserError(f"{name} is not plainly UTF-8, UTF-16, CP949 or Latin-1; give --encoding, such as cp949, gb18030, shift_jis or cp1251")
+    if instead := encodings.unmarked(found, head):
+        raise UserError(f"{name} does not begin with a mark that says how the bytes of {found.partition(':')[0]} stand; give --encoding {instead}")
     source = replace(source, encoding=found)
     return _with_column(replace(source, kind=kind or _kind(path, source.compression, _decoded(head, source))), head, column)
 
@@ -222,9 +230,10 @@ def _with_column(source: Source, head: bytes, column: str | None) -> Source:
     if source.kind == "text":
         return source
     if source.kind == "jsonl":
-        with _told(source), _open(source) as file:
-            fields = records.json_fields(_unmarked(file), name)
-        return replace(source, column=records.choose(fields, column, name) if fields else "")
+        with _told(source), _open(_forgiving(source)) as file:
+            fields, doubtful = records.json_fields(_unmarked(file), name)
+        fields = fields or doubtful[:1]  # where all are null, any of them is as empty
+        return replace(source, column=records.choose(fields, column, name, doubtful) if fields else "")
     text = _decoded(head, source)
     between = "\t" if source.kind == "tsv" else records.delimiter(text.partition("\n")[0])
     wrapped = between != "\t" or records.quoted(text[: text.rfind("\n") + 1] or text, between)
@@ -244,7 +253,7 @@ def _names(source: Source) -> list[str]:
             return records.parquet_all(file, name)
     if source.kind not in ("csv", "tsv") or not source.header:
         return []
-    with _told(source), _open(source) as file:
+    with _told(source), _open(_forgiving(source)) as file:
         return [one.strip() for one in next(records.table(_unmarked(file), source.delimiter, source.quoted, name), (0, []))[1]]
 
 
@@ -261,11 +270,15 @@ def _with_layouts(found: list[Source], layout: str | None) -> tuple[Source, ...]
 
 
 def _layout(source: Source) -> str:
-    forgiving = replace(source, encoding=f"{encodings.reader(source.encoding)[0]}:replace")  # where lines end does not hang on a fault; reading will tell
-    with _told(source), _open(forgiving) as file:
+    with _told(source), _open(_forgiving(source)) as file:
         lines = file.read(4 * HEAD).strip().split("\n")
     blank = sum(not line.strip() for line in lines)
     return "blank" if blank * RARE >= len(lines) else "line"
+
+
+def _forgiving(source: Source) -> Source:
+    """The same, read with its faults: where lines end and what columns there are does not hang on them, and reading will tell."""
+    return replace(source, encoding=f"{encodings.reader(source.encoding)[0]}:replace")
 
 
 # ---- reading
@@ -338,7 +351,7 @@ def _rows(source: Source, columns: Sequence[str]) -> Iterator[tuple[int, list[An
         return
     with _open(source) as text:
         if source.kind == "jsonl":
-            yield from records.json_rows(_unmarked(text), columns, name)
+            yield from records.json_rows(_unmarked(text), columns, name, records.parts(source.column, []))
         else:
             yield from records.table_rows(records.table(_unmarked(text), source.delimiter, source.quoted, name), columns, source.header, name)
 
@@ -358,10 +371,10 @@ def _parquet(source: Source) -> Iterator[BinaryIO]:
         if not source.compression:
             yield file
             return
-        with tempfile.TemporaryFile() as unpacked:
+        with places.room(f"{places.said(source.path)}, unpacked,"), tempfile.TemporaryFile() as unpacked:
             with _told(source):
                 shutil.copyfileobj(file, unpacked, places.BLOCK)
-            unpacked.seek(0)
+                unpacked.seek(0)  # writes what is left
             yield cast(BinaryIO, unpacked)
 
 
@@ -379,6 +392,8 @@ def _told(source: Source) -> Iterator[None]:
     except (zlib.error, lzma.LZMAError) as error:
         raise UserError(f"{name} is damaged ({str(error).rstrip('.')}); {again}") from None
     except OSError as error:
+        if error.errno in places.FULL:  # of the temporary folder, around which somebody else tells
+            raise
         if error.strerror is None:  # gzip's own
             raise UserError(f"{name} is damaged ({error}); {again}") from None
         raise UserError(f"{name} cannot be read ({error.strerror}); give a file that can") from None

@@ -5,6 +5,7 @@ One pass over the texts; what is kept is bounded whatever their size.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,6 +42,7 @@ STOP = {
     "Portuguese": "o que não uma os para com do da em um por mais dos como mas foi ao".split(),
     "Dutch": "de het een van en is dat niet op te zijn met voor aan ook maar door naar".split(),
 }
+BYTES = "unmask-bytes"  # how a byte that is not of its encoding is read
 WRONG = ("replaced", "NUL", "control", "surrogate", "bytes")  # kinds of characters that should not be there
 MOJIBAKE = re.compile(
     "[ÃÂ][\x80-\xbf]|â\x80[\x80-\xbf]|â€[™œ\x9d“”˜¦\x93\x94]|ï»¿"  # UTF-8 read as Latin-1
@@ -140,7 +142,17 @@ def _texts(sources: Sequence[Source]) -> Iterator[str]:
 
 def _kept(source: Source) -> Source:
     """The same, read so that a byte which is not of its encoding becomes a character of its own: to find it is what a doctor is for."""
-    return source if ":" in source.encoding else replace(source, encoding=f"{source.encoding}:surrogateescape")
+    return source if ":" in source.encoding else replace(source, encoding=f"{source.encoding}:{BYTES}")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """As Python's surrogateescape, which takes no byte below 128, as those of UTF-16 may be."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return "".join(chr(0xDC80 | byte) for byte in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(BYTES, _escaped)
 
 
 # ---- one pass

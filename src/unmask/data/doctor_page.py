@@ -55,6 +55,8 @@ def _plain(text: str) -> Text:
 
 def may_write(out: Path) -> None:
     """Asked before the work, so that it is not done in vain."""
+    if os.path.isdir(out):
+        raise UserError(f"{out} is a folder and the page is a file; name one, such as {out / 'doctor.html'}")
     if not out.parent.is_dir():
         raise UserError(f"there is no folder {out.parent} to write {out.name} into; make it first")
 

@@ -24,6 +24,8 @@ NAMES = {
     "latin-1": "Latin-1",
     "cp1252": "Latin-1 (as Windows has it, CP1252)",
 }
+UNMARKED = {"utf-16": ((b"\xff\xfe", b"\xfe\xff"), "utf-16-le or utf-16-be"), "utf-32": ((b"\xff\xfe\0\0", b"\0\0\xfe\xff"), "utf-32-le or utf-32-be")}
+NO_CHARSETS = ("idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape")  # Python takes them for text encodings
 OFTEN = "utf-8 cp949 euc-kr johab utf-16 latin-1 cp1252 shift_jis euc-jp gb18030 big5 cp1251 koi8-r".split()
 MAGIC = (  # only beginnings that no text has
     (b"\x89PNG\r\n", "a PNG picture"),
@@ -45,6 +47,7 @@ MAGIC = (  # only beginnings that no text has
 # The commonest syllables: about half of any Korean text, some 3% of Chinese that is misread as CP949.
 SYLLABLES = re.compile("[이다는의에가을를은고하지도어나기로서사아리자한있들게인시해대그라일수보정부여스요만면니]")
 HANGUL = re.compile("[가-힣]")
+HAN = re.compile("[\u4e00-\u9fff\uf900-\ufaff]")
 BEYOND = re.compile("[^\0-\x7f]")
 BESIDE = re.compile(rb"(?<=[A-Za-z])[\x80-\xff]|[\x80-\xff](?=[A-Za-z])")
 HIGH = bytes(range(0x80, 0x100))
@@ -92,12 +95,19 @@ def checked(encoding: str) -> str:
     name, colon, faults = encoding.lower().partition(":")
     try:
         "".encode(name)
-        codecs.lookup(name)
+        if codecs.lookup(name).name.replace("_", "-") in NO_CHARSETS:
+            raise LookupError
     except (LookupError, UnicodeError, ValueError):
         raise UserError(f"there is no encoding {encoding!r}{near(name, OFTEN)}") from None
     if colon and faults != "replace":
         raise UserError(f"after the encoding in {encoding!r} only :replace may stand; say {name}:replace to read faults as U+FFFD")
     return {"utf8": "utf-8", "utf-8-sig": "utf-8", "latin1": "latin-1", "iso-8859-1": "latin-1"}.get(name, name) + colon + faults
+
+
+def unmarked(encoding: str, head: bytes) -> str:
+    """What to say instead of a UTF-16 or UTF-32 whose bytes may stand either way, as no mark at the beginning says which; "" where that is clear."""
+    marks, instead = UNMARKED.get(codecs.lookup(reader(encoding)[0]).name, ((b"",), ""))
+    return "" if head.startswith(marks) else instead
 
 
 def reader(encoding: str) -> tuple[str, str]:
@@ -138,7 +148,8 @@ def _korean(text: str) -> bool:
     syllables, beyond = len(HANGUL.findall(text)), len(BEYOND.findall(text))
     if syllables < 0.5 * beyond:
         return False
-    return syllables < 30 or len(SYLLABLES.findall(text)) > 0.2 * syllables
+    against = len(HAN.findall(text)) if syllables < 30 else 0  # of few, none may be by chance: a short Chinese text is half Hangul, half Han
+    return len(SYLLABLES.findall(text)) > 0.2 * syllables + against
 
 
 def _western(sample: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import glob
 import gzip
 import importlib
@@ -14,6 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -23,6 +25,7 @@ PACKED = {"gz": b"\x1f\x8b", "xz": b"\xfd7zXZ\0", "zst": b"\x28\xb5\x2f\xfd"}
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 MAGIC = re.compile(r"[*?\[]")
 BLOCK = 1 << 20
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what writing may say, and reading never
 _piped: list[str] = []  # the copy of standard input, once there is one
 
 
@@ -119,10 +122,25 @@ def _copy_standard_input() -> None:
     """To a file on disk: what is read more than once (a vocabulary, near duplicates) cannot be read from a pipe."""
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError("nothing to read on standard input; pipe text in, or give files")
-    with tempfile.NamedTemporaryFile(prefix="unmask-", delete=False) as copy:
+    with room("standard input"), tempfile.NamedTemporaryFile(prefix="unmask-", delete=False) as copy:
         atexit.register(Path(copy.name).unlink, missing_ok=True)
         shutil.copyfileobj(sys.stdin.buffer, cast(Any, copy), BLOCK)
     _piped[:] = [copy.name]
+
+
+@contextmanager
+def room(what: str) -> Iterator[None]:
+    """Around a copy in the temporary folder: one sentence where there is no room for it."""
+    try:
+        folder = tempfile.gettempdir()
+    except OSError:
+        raise UserError(f"there is no temporary folder with room for {what}; set TMPDIR to a folder that can be written") from None
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise UserError(f"{what} does not fit into the temporary folder {folder} ({error.strerror}); set TMPDIR to a folder with more room") from None
 
 
 def said(path: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
@@ -20,26 +21,29 @@ PAIRS = tuple(
     for pair in ("sentence1,sentence2", "premise,hypothesis", "question,context", "question1,question2", "text1,text2", "#1 string,#2 string")
 )
 WELL_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+LOOKED = 1_000  # objects of a jsonl file, at most, that say what its fields hold
 CELL = (1 << 31) - 1  # csv refuses cells above 131,072 letters unless told; a document may well be longer
 
 
-def choose(names: Sequence[str], column: str | None, path: str) -> str:
+def choose(names: Sequence[str], column: str | None, path: str, doubtful: Sequence[str] = ()) -> str:
     """The column that holds the text: the one given, else by its usual names, else the only one. A pair is "first,second"."""
+    known = [*names, *doubtful]
     if column is not None:
-        for one in parts(column, names):
-            if one not in names:
-                raise UserError(f"{path} has no column {one!r}{near(one, names)}; name one of its own with --column")
+        for one in parts(column, known):
+            if one not in known:
+                raise UserError(f"{path} has no column {one!r}{near(one, known)}; name one of its own with --column")
         return column
-    small = {name.lower().strip(): name for name in reversed(names)}
-    for field in FIELDS:
-        if field in small:
-            return small[field]
-    for first, second in PAIRS:
-        if first in small and second in small:
-            return f"{small[first]},{small[second]}"
+    for some in (names, known):
+        small = {name.lower().strip(): name for name in reversed(some)}
+        for field in FIELDS:
+            if field in small:
+                return small[field]
+        for first, second in PAIRS:
+            if first in small and second in small:
+                return f"{small[first]},{small[second]}"
     if len(names) == 1:
         return names[0]
-    raise UserError(f"{path} has no column named text; say which holds it with --column: {', '.join(names)}")
+    raise UserError(f"{path} has no column named text; say which holds it with --column: {', '.join(known)}")
 
 
 def parts(column: str, names: Iterable[str]) -> list[str]:
@@ -63,17 +67,26 @@ def joined(values: Sequence[Any]) -> str | None:
 # ---- jsonl
 
 
-def json_fields(lines: Iterable[str], path: str) -> list[str]:
-    """The fields of the first object that hold text. A line that is a string has none."""
+def json_fields(lines: Iterable[str], path: str) -> tuple[list[str], list[str]]:
+    """The fields of the first objects that hold text, and those that may: only nulls so far, or something else as well. A line that is a string has none."""
+    kinds: dict[str, set[str]] = {}
+    objects = letters = 0
     for number, line in enumerate(lines, 1):
         if line.strip():
             found = _parsed(line, number, path)
-            return [] if isinstance(found, str) else [key for key, value in found.items() if joined([value]) is not None and value is not None]
-    return []
+            for key, value in found.items() if isinstance(found, dict) else ():
+                kinds.setdefault(key, set()).add("null" if value is None else "other" if joined([value]) is None else "text")
+            objects += 1
+        letters += len(line)
+        if objects >= LOOKED or letters >= BLOCK:
+            break
+    holding = [key for key, held in kinds.items() if "text" in held and "other" not in held]
+    return holding, [key for key, held in kinds.items() if held == {"null"} or held >= {"text", "other"}]
 
 
-def json_rows(lines: Iterable[str], columns: Sequence[str], path: str) -> Iterator[tuple[int, list[Any]]]:
-    """The number of each line and its values; a line that is a string is its own value."""
+def json_rows(lines: Iterable[str], columns: Sequence[str], path: str, late: Iterable[str] = ()) -> Iterator[tuple[int, list[Any]]]:
+    """The number of each line and its values; a line that is a string is its own value, and {} has none. A `late` one may come after some lines."""
+    waiting, told = set(late), False
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -81,10 +94,15 @@ def json_rows(lines: Iterable[str], columns: Sequence[str], path: str) -> Iterat
         if isinstance(found, str):
             yield number, [found]
             continue
+        waiting.difference_update(found)
         for column in columns:
-            if column not in found:
-                raise UserError(f"line {number} of {path} has no field {column!r}{near(column, found)}; give every line one, or name another with --column")
-        yield number, [found[column] for column in columns]
+            if found and column not in found:
+                if column not in waiting:
+                    raise UserError(f"line {number} of {path} has no field {column!r}{near(column, found)}; give every line one, or name another with --column")
+                if not told:
+                    warnings.warn(f"line {number} of {path} has no field {column!r}; it is empty in every line before the first that has one", stacklevel=2)
+                told = True
+        yield number, [found.get(column) for column in columns]
 
 
 def _parsed(line: str, number: int, path: str) -> dict[str, Any] | str:

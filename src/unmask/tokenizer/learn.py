@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ from unmask.tokenizer.words import PYTHON, Rules, Tally, Words, count, memory_si
 HANGUL = ("syllables", "jamo")
 COVERAGE = 0.9995
 TAKEN_APART = 0.01  # share of the letters from which on the text itself must be in pieces
+FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "report.json")
+BATCH = 20_000  # words that are looked at together
+PART = 4  # by likelihood the most frequent words come out whole, so many for each such part of the entries: most need pieces on the way
 PLACE = 100  # bytes a letter of the words that are learned from takes, its share in the pairs included
 SPECIALS = [SPECIAL[role][0] for role in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")]
 
@@ -38,6 +42,7 @@ class Learned:
 
     def save(self, folder: Path) -> None:
         """The files that unmask and transformers load, and report.json; each written beside and renamed."""
+        may_write(folder)
         files = self.tokenizer.files() | {"report.json": json.dumps(self.report.json(), ensure_ascii=False, indent=2) + "\n"}
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -52,6 +57,22 @@ class Learned:
             raise UserError(f"{folder} could not be written ({error.strerror or error}); free some space or choose another place") from None
 
 
+def may_write(folder: Path) -> None:
+    """Refuse a folder that holds anything but an earlier tokenizer: a model's pieces would no longer be those its ids stand for."""
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file, not a folder to write a tokenizer to; choose another place")
+        names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    except OSError as error:
+        raise UserError(f"{folder} could not be read ({error.strerror or error}); choose another place") from None
+    for name in names:
+        if name == "config.json" or name.endswith((".safetensors", ".bin")):
+            raise UserError(f"{folder} holds a model ({name}), whose ids another vocabulary would give other meanings; choose another folder")
+    for name in names:
+        if name not in FILES and not name.startswith(tuple(f".{one}." for one in FILES)):  # what a stopped save left is its own too
+            raise UserError(f"{folder} holds {name}, which is no file of a tokenizer; choose a new or an empty folder")
+
+
 def learn(
     texts: Iterable[str],
     size: int = 30_000,
@@ -60,7 +81,7 @@ def learn(
     hangul: str = "syllables",
     by: str = "frequency",
     coverage: float = COVERAGE,
-    least: int = 2,
+    least: int | None = None,
     memory: str | int = "2GB",
     against: Tokenizer | None = None,
     tell: Callable[[int], None] = lambda pieces: None,
@@ -68,7 +89,9 @@ def learn(
     """Learn a vocabulary of `size` entries; one text in a hundred is kept to measure it on, beside `against` where that is given.
 
     `coverage` is the share of all words that the alphabet must spell whole; a word with another letter is unknown. A piece is joined where
-    it stands `least` times or more. With `hangul="jamo"` syllables are taken apart and accents stripped, as BERT's uncased models do.
+    it stands `least` times or more. Without: by frequency 2; by likelihood, which would else join what is rare, as often as word number
+    `size / 4` of the most frequent, and where that gives too few pieces half as often, and so on down to 2. With `hangul="jamo"`
+    syllables are taken apart and accents stripped, as BERT's uncased models do.
     """
     if by not in RANKINGS:
         raise UserError(f"pieces cannot be chosen by {by!r}{near(by, RANKINGS)}")
@@ -76,22 +99,28 @@ def learn(
         raise UserError(f"Hangul cannot be kept in {hangul!r}{near(hangul, HANGUL)}")
     if not 0 < coverage <= 1:
         raise UserError(f"a coverage of {coverage} is no share of the words; give one above 0 and at most 1, such as {COVERAGE}")
-    if least < 1:
+    if least is not None and least < 1:
         raise UserError(f"no piece can stand {least} times; give a least of 1 or more")
     room = (memory_size(memory) - PYTHON) * 3 // 5  # the words that were counted take the rest
     words = count(texts, Rules(cased=cased, strip_accents=hangul == "jamo"), memory)
     try:
         alphabet = Alphabet.of(words, coverage, whole=hangul == "syllables")
         if len(SPECIALS) + len(alphabet.pieces) > size:
-            least = len(SPECIALS) + len(alphabet.pieces)
-            raise UserError(f"a vocabulary of {size:,} has no room for the special pieces and an alphabet of {least - 5:,}; ask for {least:,} or more")
+            needed = len(SPECIALS) + len(alphabet.pieces)
+            raise UserError(f"a vocabulary of {size:,} has no room for the special pieces and an alphabet of {needed - 5:,}; ask for {needed:,} or more")
         segments, share = alphabet.segments(words.tally, room)
+        if share < 1:
+            enough = -(-(PYTHON + alphabet.places * PLACE * 5 // 3) // 10**6) + 1
+            warnings.warn(
+                f"only {min(share, 0.999):.1%} of the words, the most frequent, fit into {memory} and are learned from; all would with {enough}MB", stacklevel=2
+            )
         lengths = [1] * len(alphabet.pieces)
-        ranking = RANKINGS[by](segments.amounts, lengths, least)
-        pieces, evidence = _joined(segments, ranking, alphabet.pieces, lengths, size - len(SPECIALS), tell)
+        first, last = (least, least) if least is not None else (2 if by == "frequency" else _often(segments, size // PART), 2)
+        ranking = RANKINGS[by](segments.amounts, lengths, first)
+        pieces, evidence = _joined(segments, ranking, last, alphabet.pieces, lengths, size - len(SPECIALS), tell)
         settings = {"tokenizer_class": "BertTokenizer", **words.rules.settings}
         tokenizer = Tokenizer.from_vocabulary({piece: number for number, piece in enumerate([*SPECIALS, *pieces])}, settings)
-        made = {"by": by, "size": size, "cased": cased, "hangul": hangul, "coverage": coverage, "least": least, "letters": len(alphabet.letters)}
+        made = {"by": by, "size": size, "cased": cased, "hangul": hangul, "coverage": coverage, "least": ranking.least, "letters": len(alphabet.letters)}
         made |= {"texts": words.texts, "characters": words.letters, "held_texts": words.held_texts, "words": alphabet.total}
         made |= {"learned_share": round(share, 6), "words_too_long": words.too_long, "words_with_broken_letters": words.broken}
         measured = words.tally if words.held.empty else words.held
@@ -142,6 +171,11 @@ class Alphabet:
         return cls(letters, joining, occurrences, total)
 
     @property
+    def places(self) -> int:
+        """What all words take among the segments."""
+        return sum(self.occurrences.values())
+
+    @property
     def pieces(self) -> list[str]:
         return [chr(letter) for letter in self.letters.tolist()] + [f"##{chr(letter)}" for letter in self.letters[self.joining].tolist()]
 
@@ -177,7 +211,7 @@ class Alphabet:
 def _batches(counts: Iterable[tuple[str, int]]) -> Iterable[tuple[Array, Array, Array]]:
     """Many words at once: the code points of all, their lengths, and how often each stands."""
     rest = iter(counts)
-    while batch := list(itertools.islice(rest, 100_000)):
+    while batch := list(itertools.islice(rest, BATCH)):
         codes = np.frombuffer("".join(word for word, _ in batch).encode("utf-32-le"), "<u4")
         yield codes, np.array([len(word) for word, _ in batch]), np.array([number for _, number in batch], np.int64)
 
@@ -185,16 +219,29 @@ def _batches(counts: Iterable[tuple[str, int]]) -> Iterable[tuple[Array, Array, 
 # ---- joining
 
 
+def _often(segments: Segments, number: int) -> int:
+    """How often the word of this number stands, the most frequent being 1; at least 2."""
+    times = np.sort(segments.weights[segments.symbols == ENDS])[::-1]  # each word ends so once
+    return max(2, int(times[number - 1])) if 0 < number <= len(times) else 2
+
+
 def _joined(
-    segments: Segments, ranking: Ranking, alphabet: list[str], lengths: list[int], size: int, tell: Callable[[int], None]
+    segments: Segments, ranking: Ranking, last: int, alphabet: list[str], lengths: list[int], size: int, tell: Callable[[int], None]
 ) -> tuple[list[str], dict[str, int]]:
-    """The alphabet and the pieces joined until there are `size`, and how often each stood when it was made; `lengths` grows with them."""
+    """The alphabet and the pieces joined until there are `size`, and how often each stood when it was made; `lengths` grows with them.
+
+    Where no piece stands the ranking's `least` times any more, that is halved, down to `last`.
+    """
     pieces = list(alphabet)
     numbers = {piece: number for number, piece in enumerate(pieces)}
     evidence = dict(zip(pieces, segments.amounts, strict=True))
     ranking.change(*segments.pairs(), range(len(pieces)))
     while len(pieces) < size:
         pair = ranking.best()
+        if pair is None and ranking.least > last:
+            ranking.least = max(ranking.least // 2, last)
+            ranking.change([], [], range(len(pieces)))  # all are ranked anew
+            continue
         if pair is None:
             most = len(SPECIALS) + len(pieces)
             often = {1: "once", 2: "twice"}.get(ranking.least, f"{ranking.least:,} times")

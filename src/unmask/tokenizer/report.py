@@ -94,6 +94,9 @@ class Report:
         def row(name: str, *cells: str) -> None:
             table.add_row(name, *map(Text, cells))
 
+        share = self.made.get("learned_share", 1)
+        if share < 1:
+            row("learned from", f"{min(share, 0.999):.1%} of the words")
         row("entries", *(f"{side.entries:,}" for side in sides))
         row("unknown", *(f"{side.all.unknown:.3%}" for side in sides))
         row("pieces a word", *(f"{side.all.pieces_per_word:.3f}" for side in sides))

@@ -6,6 +6,7 @@ texts and however little the memory, the counts are the same.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import re
@@ -110,9 +111,19 @@ class Tally:
 
 def _run(counts: Iterable[tuple[str, int]]) -> IO[str]:
     """A file without a name, so that nothing is left behind, however the program ends."""
-    run = tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogatepass", newline="\n")  # noqa: SIM115
-    for string, count in counts:
-        run.write(f"{string}\t{count}\n")  # no string holds a tab or the end of a line: those are spaces
+    try:
+        run = tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogatepass", newline="\n")  # noqa: SIM115
+        try:
+            for string, count in counts:
+                run.write(f"{string}\t{count}\n")  # no string holds a tab or the end of a line: those are spaces
+            run.flush()
+        except BaseException:
+            with contextlib.suppress(OSError):  # it would be written once more
+                run.close()
+            raise
+    except OSError as error:
+        place = f"the temporary folder {tempfile.tempdir}" if tempfile.tempdir else "a temporary folder"  # where none is good, there is none to name
+        raise UserError(f"{place} cannot take the words that are counted ({error.strerror or error}); free some space or set TMPDIR to another place") from None
     return run
 
 
