@@ -69,7 +69,7 @@ def demo() -> Run:
         model=replace(shape, encoder=replace(shape.encoder, width=128, heads=2, hidden=512)),
         objective=(MLM(), NSP()),
         data=Shards(tokens=2_048, step=((0.0, 1),), longest=((0.0, 64),)),
-        optimizer=Optimizer("muon", lr=0.02, rest=0.004),
+        optimizer=Optimizer("muon", lr=0.02, rest=0.004, clip=5.0),
         schedule=Schedule("linear", warmup="5%"),
         stop="2min",
         evaluate="50%",
