@@ -8,8 +8,10 @@ the log, so that a run that is resumed makes again what it made.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from queue import Queue
 
 import torch
@@ -94,6 +96,10 @@ class Feed:
             while not self.queue.empty():
                 self.queue.get_nowait()
             self.thread.join(0.01)
+        # Python calls it ended when its last line is; torch clears away after that, and aborts the process if Python itself ends meanwhile.
+        left = Path(f"/proc/self/task/{self.thread.native_id}")
+        while left.exists():
+            time.sleep(0.001)
 
     # ---- in the thread
 
