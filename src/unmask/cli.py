@@ -106,7 +106,12 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(prog="unmask", description="A workshop for encoders: BERT and ViT, from raw text or images to a served model.")
     parser.add_argument("--version", action="version", version=f"unmask {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for group in (_of_data, _of_learning, _of_models):
+        group(commands)
+    return parser, dict(commands.choices)
 
+
+def _of_data(commands: Any) -> None:
     one = commands.add_parser("demo", help="nearest sentences by a real model, and where it looks; then a BERT from nothing; no network needed")
     one.add_argument("--out", type=Path, help="also write that model to this folder, to try the other commands on")
     one.add_argument("--learn", type=float, metavar="MINUTES", help="then also learn a small BERT from nothing, on Python's own documentation")
@@ -148,6 +153,8 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     one.add_argument("--dry-run", action="store_true", help="say the size and write nothing")
     one.set_defaults(run=prepare)
 
+
+def _of_learning(commands: Any) -> None:
     one = commands.add_parser("train", help="learn what a recipe says; a folder of a run goes on where it was", epilog=FIELDS)
     one.add_argument("recipe", help="such as bert.small (`unmask show recipes`), or the folder of a run, which is resumed")
     one.add_argument("--out", type=Path, help="the folder to write")
@@ -168,6 +175,8 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     _learning(one)
     one.set_defaults(run=prove)
 
+
+def _of_models(commands: Any) -> None:
     one = commands.add_parser("predict", help="ask a model: fill masks, classify, tag, answer, next sentence")
     one.add_argument("model", help="a model folder, or a hub id")
     one.add_argument("input", nargs="*", help="texts, pictures, or files of them (a line or a JSON object each); none: standard input")
@@ -190,7 +199,6 @@ def _parser() -> tuple[Parser, dict[str, Parser]]:
     one.add_argument("--json", action="store_true", help="JSON, for machines")
     one.add_argument("--statistics", action="store_true", help="of shards: what masks, pairs and packing come to on their first million tokens")
     one.set_defaults(run=show)
-    return parser, dict(commands.choices)
 
 
 def _count(word: str) -> int:

@@ -190,11 +190,23 @@ def test_what_may_change_when_a_run_goes_on(shards: Path, tmp_path: Path) -> Non
 def test_other_runs_are_told_by_their_fields(change: Callable[[Run], Run], names: str, shards: Path, tmp_path: Path) -> None:
     run = runs.small(shards)
     prepared(run, tmp_path / "run", Group())
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0, "loss": 1.0}\n')  # it has made a step
     before = (tmp_path / "run" / "recipe.json").read_bytes()
     with pytest.raises(UserError) as said:
         prepared(change(run), tmp_path / "run", Group())
     assert f"run is the folder of another run ({names} differ); give --out another folder" in str(said.value)
     assert (tmp_path / "run" / "recipe.json").read_bytes() == before
+
+
+def test_a_run_that_made_no_step_holds_no_folder(shards: Path, tmp_path: Path) -> None:
+    """It was a mistake, mended since; and what cannot even be prepared leaves no folder."""
+    run = runs.small(shards)
+    with pytest.raises(UserError, match="holds no shards"):
+        prepared(replace(run, data=replace(run.data, path=("nowhere",))), tmp_path / "run", Group())
+    assert not (tmp_path / "run").exists()
+    for seed in (1, 2):
+        prepared(replace(run, seed=seed), tmp_path / "run", Group())
+        assert json.loads((tmp_path / "run" / "recipe.json").read_text())["seed"] == seed
 
 
 def test_only_the_runs_own_fields_may_change() -> None:
@@ -210,6 +222,7 @@ def test_a_recipe_that_was_half_written_is_none(shards: Path, tmp_path: Path) ->
     prepared(runs.small(shards), tmp_path, Group())
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.json"]
     (tmp_path / "recipe.json").write_text('{"model": {"fam')
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "loss": 1.0}\n')
     with pytest.raises(UserError, match=r"recipe.json is not JSON"):
         prepared(runs.small(shards), tmp_path, Group())
 

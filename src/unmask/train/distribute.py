@@ -7,10 +7,11 @@ gradients is the gradient of the whole step, on one rank or on many.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -47,7 +48,7 @@ class Group:
         for start in range(0, len(tensors), 64):
             some = tensors[start : start + 64]
             flat = torch.cat([one.reshape(-1) for one in some])
-            self._together(lambda flat=flat: dist.all_reduce(flat))
+            self._together(partial(dist.all_reduce, flat))
             for one, new in zip(some, flat.split([one.numel() for one in some]), strict=True):
                 one.copy_(new.view_as(one))
 
@@ -59,9 +60,9 @@ class Group:
         if self.ranks > 1:
             self._together(dist.barrier)
 
-    def _together(self, call: object) -> None:
+    def _together(self, call: Callable[[], object]) -> None:
         try:
-            call()  # type: ignore[operator]
+            call()
         except (RuntimeError, ValueError) as error:  # what gloo and NCCL raise when one of them is gone
             raise UserError(f"another rank is gone ({str(error).splitlines()[0]}); run the same command again: it goes on from the last checkpoint") from None
 

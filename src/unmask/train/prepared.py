@@ -205,24 +205,31 @@ def prepared(run: Run, out: Path, group: Group) -> Prepared:
         least = min(count for _, count in run.data.step)
         raise UserError(f"{group.ranks} ranks share out steps of {least} micro-batches, and one would have none; raise data.step or start fewer")
     if group.first:
+        _check(run, out)
+    group.wait()
+    ready = Prepared(run, out, group)  # before anything is written: a mistake leaves no folder
+    if group.first:
         _begin(run, out)
     group.wait()
-    return Prepared(run, out, group)
+    return ready
+
+
+def _check(run: Run, out: Path) -> None:
+    """Another run's folder is not written over, once that run has made a step."""
+    path, beside = out / "recipe.json", out / ".recipe.json.new"
+    log = out / "metrics.jsonl"
+    if path.is_file() and (any(out.glob("checkpoints/step-*")) or (log.is_file() and log.stat().st_size)):
+        other = _differences(from_json(read_json(path), path).json(), run.json())
+        if other:
+            remedy = f"give --out another folder, or resume it with unmask train {out}"
+            raise UserError(f"{out} is the folder of another run ({', '.join(other[:3])} differ); {remedy}")
+    elif not path.is_file() and out.exists() and any(one.name != beside.name for one in out.iterdir()):  # that alone: killed, or a full disk
+        raise UserError(f"{out} is there and is no folder of a run; give --out another folder")
 
 
 def _begin(run: Run, out: Path) -> None:
-    """The folder of the run; another run's is not written over."""
     path, beside = out / "recipe.json", out / ".recipe.json.new"
     try:
-        if path.is_file():
-            found = from_json(read_json(path), path)
-            other = _differences(found.json(), run.json())
-            if other:
-                raise UserError(
-                    f"{out} is the folder of another run ({', '.join(other[:3])} differ); give --out another folder, or resume it with unmask train {out}"
-                )
-        elif out.exists() and any(one.name != beside.name for one in out.iterdir()):  # that alone: killed, or a full disk
-            raise UserError(f"{out} is there and is no folder of a run; give --out another folder")
         out.mkdir(parents=True, exist_ok=True)
         beside.write_text(json.dumps(run.json(), indent=1) + "\n", encoding="utf-8")
         os.replace(beside, path)
