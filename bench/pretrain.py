@@ -46,7 +46,7 @@ def ours(run: Run, device: torch.device, full: Batch | None) -> tuple[Turn, Prep
     if full is None:
         steps: Iterator[Step] = iter(ready.feed(loop.Duration.of("1000000"), Begin(), {}))
     else:
-        batch = ready.finish(full).to(device)
+        batch = ready.finish(full)
         steps = itertools.repeat(Step(0, Begin().clock, [(0, batch)], counts(full), len(full.inputs["tokens"]), Begin().place, 0.0))
 
     def turn(seconds: float) -> float:
@@ -211,10 +211,13 @@ def main() -> None:
             for rows in asked.rows or [max(1, asked.tokens // asked.length)]:
                 contenders[f"transformers, {rows} rows"] = peer(given, [_plain(batch) for batch in batches], device, asked.length, rows)
         runs: dict[str, list[float]] = {name: [] for name in contenders}
-        for one in contenders.values():
+        for name, one in contenders.items():
+            warm = time.perf_counter()
             one(asked.seconds / 2)
+            print(f"{name} compiled and warm after {time.perf_counter() - warm:.0f} s", flush=True)
         for _, (name, one) in itertools.product(range(asked.rounds), contenders.items()):
             runs[name].append(one(asked.seconds))
+            print(f"{name}: {runs[name][-1]:,.0f} tokens/s", flush=True)
     figures = {name: {"tokens_per_second": statistics.median(found), "spread": [min(found), max(found)]} for name, found in runs.items()}
     best = max([one["tokens_per_second"] for name, one in figures.items() if name != "unmask"] or [float("nan")])  # type: ignore[type-var]
     for name, one in figures.items():

@@ -48,7 +48,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {  # a family -> its config's cl
     "resnet": ("ResNetConfig", STAGES),
 }
 PICTURES = ("vit", "deit", "resnet")
-OWN = ("bilm",)  # transformers has no such models, so nothing of theirs is there to hold ours against
+OWN = ("bilm", "gated")  # transformers has no such models, so nothing of theirs is there to hold ours against
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ ORDER = ["errors", "plugins", "config", "progress", "tokenizer", "model", "data"
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms.split()}
 PUBLIC = ["Predictor", "UserError", "__version__", "load", "recipe", "train"]
 # Inside model, the same: files know only those before them.
-MODEL = ["kernels", "layout", "encoder", "embed", "heads", "model", "folder", "card", "hub", "families", "weights", "store", "extend"]
+MODEL = ["fused", "kernels", "layout", "encoder", "embed", "heads", "model", "folder", "card", "hub", "families", "weights", "store", "extend"]
 
 
 def imports(path: Path) -> list[tuple[str, ast.AST]]:

@@ -185,7 +185,9 @@ def test_show_tasks_and_families(ran: Any) -> None:
     assert shapes["albert.base"]["made of"].startswith("12 layers (1 with weights of their own), width 768")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["demo", "--help"], ["predict", "--help"], ["embed", "-h"], ["show", "-h"], ["--version"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["demo", "--help"], ["predict", "--help"], ["embed", "-h"], ["show", "-h"], ["study", "-h"], ["study", "pairs", "-h"], ["--version"]]
+)
 def test_help(ran: Any, words: list[str]) -> None:
     found = ran(*words)
     assert (found.code, found.err) == (0, "")
@@ -200,7 +202,7 @@ def test_help(ran: Any, words: list[str]) -> None:
     [
         ([], "COMMAND"),
         (["pedict", "x"], "'pedict' is not known, did you mean predict?"),
-        (["frobnicate"], "known: demo, doctor, embed, plan, predict, prepare, prove, show"),
+        (["frobnicate"], "known: demo, doctor, embed, evaluate, plan, predict, prepare, prove, show"),
         (["predict"], "model"),
         (["predict", "M", "--toop", "3", "x"], "there is no option --toop, did you mean --top?"),
         (["predict", "M", "x", "--prompt", "q"], "--prompt"),
@@ -211,6 +213,10 @@ def test_help(ran: Any, words: list[str]) -> None:
         (["predict", "M", "x", "--top"], "--top"),
         (["predict", "M", "x", "--precision", "bf17"], "'bf17' is not known, did you mean bf16?"),
         (["show"], "thing"),
+        (["study"], "NAME"),
+        (["study", "pears", "M"], "'pears' is not known, did you mean pairs?"),
+        (["study", "--json", "pairs", "M", "P"], "NAME"),
+        (["study", "pairs", "M", "P", "--jsn"], "there is no option --jsn, did you mean --json?; see unmask study pairs --help"),
         (["show", "M", "y"], "'y' is one word too many"),
         (["--frob"], "--help"),
     ],
@@ -302,6 +308,13 @@ def test_a_full_disk_is_a_sentence(ran: Any, homes: dict[str, str], tmp_path: Pa
         ended = subprocess.run([sys.executable, "-m", "unmask", "show", "tasks"], stdout=device, stderr=subprocess.PIPE, timeout=60, check=False, env=BUFFERED)
     assert ended.stderr == b"unmask: standard output: No space left on device\n"
     assert ended.returncode == 2
+
+
+def test_who_has_done_is_ended_without_a_trace() -> None:
+    """torchrun asks a rank to end that is just ending, and Python would print what it was clearing away."""
+    with pytest.raises(SystemExit):
+        cli.main(["show", "recipes"])
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 @pytest.mark.parametrize("blow", [signal.SIGTERM, signal.SIGINT])

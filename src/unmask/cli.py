@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -15,11 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from unmask import __version__
+from unmask import __version__, study
 from unmask.errors import UserError, near
 
 PRECISIONS = ("float32", "bf16", "auto")
 FIELDS = "Any field of the recipe may be set by its path: --optimizer.lr 2e-4 --mlm.rate 0.3 --model.encoder.depth 6; unmask show RECIPE lists them."
+
+ROLES = ("text", "second", "third", "label", "start", "choices", "id")  # what a column may be to a task
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -27,11 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what the terminal has no letter for is no reason to stop
     asked = _parse(sys.argv[1:] if arguments is None else arguments)
-    if threading.current_thread() is threading.main_thread():
+    listens = threading.current_thread() is threading.main_thread()
+    if listens:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half written is cleaned away
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(f"unmask: {message}", file=sys.stderr)
-        sys.exit(_run(asked))
+        code = _run(asked)
+    if listens:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torchrun asks a rank to end that is just ending: nothing is left to clean, and no trace to print
+    sys.exit(code)
 
 
 def _run(asked: argparse.Namespace) -> int:
@@ -80,8 +87,10 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser, commands = _parser()
     if not words or words[0] not in commands:
         return parser.parse_args(words)
-    command = commands[words[0]]
-    found, unknown = command.parse_known_intermixed_args(words[1:])  # options may stand among the texts, as people type them
+    command, rest = commands[words[0]], words[1:]
+    if words[0] == "study":
+        command, rest = _study(command.parse_args(rest[:1]).study), rest[1:]
+    found, unknown = command.parse_known_intermixed_args(rest)  # options may stand among the texts, as people type them
     if hasattr(found, "changes"):
         found.changes, unknown = _changes(unknown)
     for word in unknown:
@@ -100,6 +109,15 @@ def _changes(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
         else:
             left.append(name)
     return found, left
+
+
+def _study(name: str) -> Parser:
+    """The parser of one study, whose file says its options and runs it."""
+    module = importlib.import_module(f"{study.__name__}.{name}")
+    parser = Parser(prog=f"unmask study {name}", description=(module.__doc__ or "").split("\n\n")[0])
+    module.command(parser)
+    parser.set_defaults(run=module.run)
+    return parser
 
 
 def _parser() -> tuple[Parser, dict[str, Parser]]:
@@ -159,6 +177,8 @@ def _of_learning(commands: Any) -> None:
     one.add_argument("recipe", help="such as bert.small (`unmask show recipes`), or the folder of a run, which is resumed")
     one.add_argument("--out", type=Path, help="the folder to write")
     _learning(one)
+    one.add_argument("--validation", nargs="+", metavar="FILE", help="of a task: examples to be judged by (none: a tenth of the others)")
+    _columns(one)
     one.set_defaults(run=train)
 
     one = commands.add_parser("plan", help="measure a few steps of a recipe here, and say what the whole run takes", epilog=FIELDS)
@@ -194,11 +214,25 @@ def _of_models(commands: Any) -> None:
     _common(one, precision="auto")
     one.set_defaults(run=embed)
 
+    one = commands.add_parser("evaluate", help="metrics of a model on labelled data, with 95%% intervals; its worst answers; against another model")
+    one.add_argument("model", help="a model folder, or a hub id")
+    one.add_argument("data", nargs="+", help="csv, tsv, jsonl, parquet, CoNLL columns, SQuAD's JSON, or a folder of GLUE's files")
+    one.add_argument("--task", help="classify, tagging, spans or choice; by default what the folder was made for")
+    one.add_argument("--split", default="dev", help="of a folder that has files of several: train, dev or test (dev)")
+    _columns(one)
+    one.add_argument("--against", metavar="MODEL", help="another model on the same examples: the difference, and how often chance makes as much")
+    one.add_argument("--worst", type=int, default=5, metavar="N", help="how many of its worst answers to show (5)")
+    _common(one)
+    one.set_defaults(run=evaluate)
+
     one = commands.add_parser("show", help="what a folder holds, of a model or of shards; `show tasks`, `show families`, `show recipes`")
     one.add_argument("thing", help="a model folder, a hub id, a folder of shards, a recipe, or tasks, families, recipes")
     one.add_argument("--json", action="store_true", help="JSON, for machines")
     one.add_argument("--statistics", action="store_true", help="of shards: what masks, pairs and packing come to on their first million tokens")
     one.set_defaults(run=show)
+
+    one = commands.add_parser("study", help="what a model knows, measured: " + ", ".join(study.names()))
+    one.add_argument("study", metavar="NAME", choices=study.names(), help=f"{', '.join(study.names())}; unmask study NAME --help says what each takes")
 
 
 def _count(word: str) -> int:
@@ -216,11 +250,21 @@ def _data(parser: argparse.ArgumentParser) -> None:
 
 
 def _learning(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", nargs="+", metavar="SHARDS", help="folders that `unmask prepare` wrote (the recipe's data.path)")
+    parser.add_argument("--data", nargs="+", metavar="DATA", help="folders that `unmask prepare` wrote; of a task, examples (the recipe's data.path)")
     parser.add_argument("--steps", type=_count, metavar="N", help="how many (the recipe's stop, which also takes 1e9tok, 3ep or 10min)")
     parser.add_argument("--model", metavar="FOLDER", help="go on from the weights of this model (the recipe's start)")
     parser.add_argument("--device", help="cpu, cuda; by default a GPU where there is one")
     parser.set_defaults(changes=[])
+
+
+def _columns(parser: argparse.ArgumentParser) -> None:
+    for role in ROLES:
+        parser.add_argument(f"--{role}", metavar="COLUMN", help=f"of examples, the column that holds the {role}, where it is not found")
+
+
+def _named(asked: argparse.Namespace) -> dict[str, str]:
+    """The columns that were named, by their roles."""
+    return {role: name for role in ROLES if (name := getattr(asked, role, None))}
 
 
 def _common(parser: argparse.ArgumentParser, precision: str = "float32") -> None:
@@ -403,6 +447,8 @@ def _run_of(asked: argparse.Namespace) -> tuple[Any, Path]:
     changes = [("data.path", json.dumps(asked.data))] if asked.data else []
     changes += [("stop", str(asked.steps))] if asked.steps else []
     changes += [("start", asked.model)] if asked.model else []
+    changes += [("data.columns", json.dumps(named))] if (named := _named(asked)) else []
+    changes += [("data.validation", json.dumps(asked.validation))] if getattr(asked, "validation", None) else []
     return changed(run, [*changes, *asked.changes]), out
 
 
@@ -417,6 +463,26 @@ def predict(asked: argparse.Namespace) -> None:
         raise UserError("vectors are no answer to print in a table; use unmask embed")
     inputs = read_inputs(asked.input, pair=asked.pair)
     report.answers(inputs, lambda given: model.stream(task, given, **({"top": asked.top} if task == "fill" else {})), as_json=asked.json)
+
+
+def evaluate(asked: argparse.Namespace) -> None:
+    import unmask
+    from unmask.data.examples import read
+    from unmask.infer import report
+    from unmask.infer.evaluate import tallied
+    from unmask.tasks import tuning
+    from unmask.tasks.metrics.tally import compare
+
+    model = unmask.load(asked.model, precision=asked.precision, device=asked.device)
+    task = asked.task or model.task
+    if task not in tuning.names():
+        raise UserError(f"{task} has no labels to be held against; say --task with one of {', '.join(tuning.names())}")
+    examples = read(asked.data, task, split=asked.split, columns=_named(asked))
+    print(examples.said, file=sys.stderr)
+    tally = tallied(model, tuning.find(task)().carded(model.card), examples, asked.worst)
+    other = asked.against and unmask.load(asked.against, precision=asked.precision, device=asked.device)
+    rival = tallied(other, tuning.find(task)().carded(other.card), examples, 0) if other else None
+    report.measures(tally, compare(rival, tally) if rival else None, as_json=asked.json)
 
 
 def embed(asked: argparse.Namespace) -> None:

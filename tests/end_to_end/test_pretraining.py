@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import runs
 import unmask
 from unmask import cli
 from unmask.data.shards import kept_back
-from unmask.train import log
+from unmask.train import log, loop
+from unmask.train.prepared import Prepared
 
 SMALL = (
     "--model.encoder.depth 1 --model.encoder.width 32 --model.encoder.heads 2 --model.encoder.hidden 32 --model.embed.positions 64 "
@@ -67,6 +69,27 @@ def test_plan(typed: Any, shards: Path, tmp_path: Path) -> None:
     assert found["steps"] == pytest.approx(1000)
     assert found["seconds"] == pytest.approx(found["tokens"] / found["speed"])
     assert list(tmp_path.iterdir()) == [], "it writes nothing"
+
+
+@pytest.mark.parametrize("verb", ["train", "plan"])
+def test_a_batch_that_does_not_fit(verb: str, typed: Any, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that holds 128 tokens at once: what is said of it is one sentence, and who does what it says is done."""
+    real = loop.backward
+
+    def backward(ready: Prepared, step: Any) -> Any:
+        if ready.run.data.tokens > 128:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return real(ready, step)
+
+    monkeypatch.setattr(loop, "backward", backward)
+    line = f"{verb} bert.tiny --data {shards} {'--out mine' if verb == 'train' else '--seconds 0'} --steps 3 {SMALL}"
+    code, out, err = typed(line)
+    said = err.splitlines()[-1]
+    assert (code, out) == (2, "")
+    assert said.startswith(
+        "unmask: micro-batches of 256 tokens do not fit into memory; 128 do: say --data.tokens 128 --data.step '[[0, 4]]' --together 1, which"
+    )
+    assert typed(f"{line} --data.tokens 128 --data.step [[0,4]] --together 1")[0] == 0
 
 
 def test_prove(typed: Any, shards: Path) -> None:

@@ -75,6 +75,10 @@ PUBLISHED = {
     ("bilm.small", None): 30_522 * 128 + 4 * (2 * 4096 * 128 + 2 * 4096 + 128 * 1024),
     ("bilm.medium", None): 30_522 * 256 + 4 * (2 * 8192 * 256 + 2 * 8192 + 256 * 2048),
     ("bilm.original", None): 30_522 * 512 + 4 * (2 * 16384 * 512 + 2 * 16384 + 512 * 4096),
+    # Words, norms, and of each layer five squares (of attention and its gate, which has a bias) and the three matrices of a gated feed-forward.
+    ("gated.small", None): 8_192 * 384 + (2 * 12 + 2) * 384 + 12 * (5 * 384 * 384 + 384 + 3 * 1024 * 384),
+    ("gated.medium", None): 8_192 * 512 + (2 * 12 + 2) * 512 + 12 * (5 * 512 * 512 + 512 + 3 * 1408 * 512),
+    ("gated.base", None): 8_192 * 768 + (2 * 12 + 2) * 768 + 12 * (5 * 768 * 768 + 768 + 3 * 2048 * 768),
 }
 
 

@@ -65,8 +65,8 @@ def test_all_that_is_chosen_reads_mask(ready: Prepared) -> None:
     batches = [batch for _, (_, batch) in zip(range(20), ready.stream(0.0).batches(), strict=False)]
     for batch in batches:
         rows, labels, _ = real(batch)
-        assert (batch.inputs["tokens"] == ready.pieces.mask).nonzero().flatten().tolist() == rows.tolist()
-        assert not torch.from_numpy(ready.pieces.special)[labels].any()
+        assert (batch.inputs["tokens"] == ready.source.pieces.mask).nonzero().flatten().tolist() == rows.tolist()
+        assert not torch.from_numpy(ready.source.pieces.special)[labels].any()
         assert torch.equal(batch.targets["replaced.labels"], torch.zeros(len(batch.inputs["tokens"]), dtype=torch.long)), "every token is to be told"
     tokens = sum(len(batch.inputs["tokens"]) - 2 * len(batch.layout.lengths) for batch in batches)
     masks = sum(len(real(batch)[0]) for batch in batches)
@@ -180,7 +180,7 @@ def theirs(ready: Prepared, place: Path) -> tuple[Any, Any]:
     beside = generator(ready)
     copy = families.build(beside.config)
     copy.load_state_dict({name: tensor.float() for name, tensor in beside.state_dict().items()})
-    store.save(Loaded(copy, ready.loaded.card, ready.tokenizer, {}, {}), place / "generator")
+    store.save(Loaded(copy, ready.loaded.card, ready.source.tokenizer, {}, {}), place / "generator")
     kinds = (transformers.ElectraForMaskedLM, place / "generator"), (transformers.ElectraForPreTraining, place / "model")
     return tuple(kind.from_pretrained(folder).double().eval() for kind, folder in kinds)  # type: ignore[return-value]
 

@@ -21,11 +21,11 @@ from unmask.data.batch import Batch
 from unmask.data.shards import Corpus
 from unmask.data.stream import IGNORED, Place, Stream
 from unmask.model.layout import Packed
-from unmask.objectives.base import Frame, Pieces, reading
+from unmask.objectives.base import Frame, Pieces, counts, reading
 from unmask.objectives.mlm import MLM
 from unmask.objectives.nsp import NSP
 from unmask.tokenizer import Tokenizer
-from unmask.train.feed import AHEAD, Begin, Feed, Step, joined, padded
+from unmask.train.feed import AHEAD, Begin, Feed, Step, joined, padded, unasked
 from unmask.train.schedule import staged
 
 Streams = Callable[[float], Stream]
@@ -117,6 +117,23 @@ def test_ranks_share_out_every_step(ranks: int, streams: Streams) -> None:
         assert [first for first, _ in found] == [0, 1, 2, 3, 4]
         assert all(same(batch, other) for (_, batch), (_, other) in zip(found, step.parts, strict=True))
         assert {term: sum(part.counts[term] for part in parts) for term in step.counts} == step.counts
+
+
+@pytest.mark.parametrize("together", [1, 2, 3])
+def test_ranks_that_must_go_evenly_do(together: int, streams: Streams) -> None:
+    """Of five micro-batches three ranks have two, two and one. Who has fewer goes through the model again, and nothing is asked."""
+    plain = [steps(streams, "4", ((0.0, 5),), rank=rank, ranks=3, together=together) for rank in range(3)]
+    even = [steps(streams, "4", ((0.0, 5),), rank=rank, ranks=3, together=together, even=True) for rank in range(3)]
+    for before, after in zip(plain, even, strict=True):
+        for one, other in zip(before, after, strict=True):
+            assert len(other.parts) == -(-2 // together)
+            more = other.parts[len(one.parts) :]
+            assert alike(one, replace(other, parts=other.parts[: len(one.parts)])), "counts are those of what is asked"
+            for _, batch in more:
+                assert set(counts(batch).values()) == {0}
+                assert same(batch, unasked(one.parts[-1][1]))
+                assert torch.equal(batch.inputs["tokens"], one.parts[-1][1].inputs["tokens"])
+    assert len(even[2][0].parts) - len(plain[2][0].parts) == (together == 1)
 
 
 @pytest.mark.parametrize("together", [1, 2, 3, 9])

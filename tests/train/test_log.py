@@ -17,8 +17,9 @@ import pytest
 import torch
 
 from unmask.errors import UserError
+from unmask.objectives.mlm import MLM
 from unmask.train import log
-from unmask.train.doctor import WINDOW
+from unmask.train.doctor import WINDOW, Doctor
 from unmask.train.log import EVERY, Log
 
 
@@ -193,7 +194,7 @@ def test_an_evaluation_is_a_line(clock: list[float], tmp_path: Path, capsys: pyt
 
 
 def test_the_doctor_is_heard(clock: list[float], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written = Log(tmp_path, "", {}, entropy=7.1)
+    written = Log(tmp_path, "", {}, doctor=Doctor((MLM(),), 7.1))
     for step in range(5 * WINDOW):
         written.step(facts(step, of=10_000), {**values(0), "norm": torch.tensor(9.0)})
     written.flush()
@@ -298,7 +299,7 @@ def test_tensorboard_is_told_everything(clock: list[float], tmp_path: Path, monk
     ("name", "says"),
     [
         ("tensorboard", r"tracking by TensorBoard needs tensorboard: pip install 'unmask\[track\]'"),
-        ("wandb", "tracking by Weights & Biases needs wandb: pip install wandb"),
+        ("wandb", r"tracking by Weights & Biases needs wandb: pip install 'unmask\[wandb\]'"),
     ],
 )
 def test_a_tracker_that_is_not_there(name: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +321,7 @@ def test_wandb_is_told_everything(clock: list[float], tmp_path: Path, monkeypatc
     for step in range(3):
         written.step(facts(step), values(step))
     written.evaluated(evaluation(3), best=True)
-    assert told[0] == {"project": "unmask", "name": tmp_path.name, "config": {"seed": 3}, "dir": str(tmp_path)}
+    assert told[0] == {"project": "unmask", "name": tmp_path.name, "config": {"seed": 3}, "dir": str(tmp_path), "reinit": "finish_previous"}
     assert told[1:] == [(row["step"], row) for row in log.rows(tmp_path)]
 
 

@@ -22,10 +22,12 @@ import transformers
 
 import runs
 import unmask
+from unmask.config import Duration
 from unmask.errors import UserError
 from unmask.model import store
-from unmask.train import checkpoint, log, loop
+from unmask.train import checkpoint, log, loop, precision
 from unmask.train.distribute import Group
+from unmask.train.feed import Begin
 from unmask.train.prepared import Prepared
 from unmask.train.run import Run
 from unmask.train.schedule import Schedule
@@ -266,6 +268,43 @@ def test_a_gradient_that_is_not_finite_is_named_and_changes_nothing(shards: Path
     assert same(seen[0], {name: p.detach() for name, p in seen[1].precision.masters.items()})
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_in_fp16_it_finds_its_scale_and_resumes_with_it(name: str, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a scale that is too large by far: the first steps change nothing and end nothing. Three good ones double it again."""
+    monkeypatch.setattr(precision, "SCALE", 2.0**28)
+    monkeypatch.setattr(precision, "PATIENCE", 3)
+    run = runs.small(shards, precision="fp16", stop="40", save="5", model=runs.shape(dropout=0.1), layout="padded", schedule=Schedule("constant", warmup="0"))
+    run = replace(run, optimizer=replace(run.optimizer, name=name))
+    loop.train(run, tmp_path / "whole")
+    rows = [row for row in log.rows(tmp_path / "whole") if "loss" in row]
+    skipped = [row["step"] for row in rows if not math.isfinite(row["norm"])]
+    assert skipped[:4] == [0, 1, 2, 3]
+    assert 8 < len(rows) - len(skipped) < 40
+    assert {row["scale"] for row in rows} >= {2.0**27, 2.0**26, 2.0**25}
+    assert rows[-1]["loss"] < rows[0]["loss"] - 0.2
+    for halt in (2, 17):
+        loop.train(run, tmp_path / f"{halt}", halt=halt)
+        loop.train(run, tmp_path / f"{halt}")
+        assert same(weights(tmp_path / "whole"), weights(tmp_path / f"{halt}"))
+        assert [row.get("scale") for row in log.rows(tmp_path / f"{halt}") if "loss" in row] == [row["scale"] for row in rows]
+
+
+def test_in_fp16_what_no_scale_mends_ends_it(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps halve a scale of four; the third has none to halve."""
+    monkeypatch.setattr(precision, "SCALE", 4.0)
+    real = loop.backward
+
+    def poisoned(ready: Prepared, step: Any) -> Any:
+        losses = real(ready, step)
+        if step.number >= 3:
+            ready.precision.masters["model.encoder.layers.1.feed.up.weight"].grad.mul_(float("nan"))  # type: ignore[union-attr]
+        return losses
+
+    monkeypatch.setattr(loop, "backward", poisoned)
+    with pytest.raises(UserError, match=r"the gradient of step 5 is not finite, first in model.encoder.layers.1.feed.up.weight \(1 of \d+ tensors\)"):
+        loop.train(runs.small(shards, precision="fp16"), tmp_path / "run")
+
+
 def test_stop_by_tokens_epochs_and_time(shards: Path, tmp_path: Path) -> None:
     by_tokens = loop.train(runs.small(shards, stop="4000tok"), tmp_path / "tokens")
     rows = [row for row in log.rows(tmp_path / "tokens") if "loss" in row]
@@ -300,7 +339,7 @@ def test_it_stops_when_nothing_gets_better(shards: Path, tmp_path: Path) -> None
     run = replace(run, optimizer=replace(run.optimizer, lr=1e-12))
     result = loop.train(run, tmp_path / "run")
     assert result.steps <= 40
-    assert not result.finished
+    assert result.finished, "no signal stopped it: torchrun would start it anew"
 
 
 def test_the_best_is_kept(shards: Path, tmp_path: Path) -> None:
@@ -312,6 +351,36 @@ def test_the_best_is_kept(shards: Path, tmp_path: Path) -> None:
     best = json.loads((tmp_path / "run" / "provenance.json").read_text())["metrics"]["valid.loss"]
     assert best == min(found)[0]
     assert min(found)[1] < 16
+
+
+@pytest.mark.parametrize("name", ["mlm", "bilm", "rtd"])
+def test_what_of_the_gradient_goes_through_is_written_down(name: str, shards: Path, tmp_path: Path) -> None:
+    """The first layer's norm by the last one's, of the model and not of what is learned beside it."""
+    run = runs.learning(name, shards, stop="1", evaluate_tokens=0)
+    loop.train(run, tmp_path / "run")
+    ready = Prepared(run, tmp_path, Group())
+    feed = ready.feed(Duration.of("1"), Begin(), {})
+    loop.backward(ready, next(iter(feed)))
+    feed.close()
+    found = [[p.grad for p in ready.learner.model.encoder.layers[place].parameters() if p.grad is not None] for place in (0, 1)]
+    first, last = (float(torch.cat([grad.flatten() for grad in grads]).norm()) for grads in found)
+    (row,) = log.rows(tmp_path / "run")
+    assert row["through"] == pytest.approx(first / last, rel=1e-4)
+
+
+@pytest.mark.parametrize(("name", "best"), [("rtd", 3), ("mlm", 2)])
+def test_the_best_is_by_what_it_is_judged_by(name: str, best: int, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ELECTRA by the model that is kept, whatever its generator has learned; others by all of their loss."""
+    told = iter([(6.0, 0.30), (2.0, 0.31), (5.0, 0.29), (4.0, 0.32)])
+
+    def evaluated(ready: Prepared) -> dict[str, float]:
+        found = dict(zip(("words", "replaced"), next(told), strict=True))
+        return {"loss": sum(ready.weights[term] * found[term] for term in ready.terms), **{term: found[term] for term in ready.terms}}
+
+    monkeypatch.setattr(loop, "evaluated", evaluated)
+    result = loop.train(runs.learning(name, shards, evaluate="2", stop="8", save="2", keep=9), tmp_path / "run")
+    assert same(weights(tmp_path / "run" / "best"), weights(tmp_path / "run" / "checkpoints" / f"step-{2 * best:06d}"))
+    assert result.metrics["valid.words"] == 4.0
 
 
 def test_the_best_is_the_one_that_was_evaluated(shards: Path, tmp_path: Path) -> None:

@@ -356,6 +356,24 @@ def test_a_gradient_that_is_not_finite_changes_nothing(name: Any, clip: float, w
     assert same(copied(parameters), copied(never))
 
 
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loss_that_was_scaled_learns_the_same(name: Any, clip: float) -> None:
+    """The scale is a power of two: not a bit is another one, of weights, of what is remembered, or of the norms."""
+    config = Optimizer(name, lr=0.05, rest=0.05, clip=clip)
+    plain, scaled = made(dtype=torch.float32), made(dtype=torch.float32)
+    one, other = Optimizers(plain, config, DEPTH), Optimizers(scaled, config, DEPTH)
+    for step in range(4):
+        scale = torch.tensor(2.0 ** (10 + step))
+        for key, grad in gradients(step, plain).items():
+            plain[key].grad, scaled[key].grad = grad, grad * scale
+        (norm, norms), (theirs, all_theirs) = one.step(FACTORS[step]), other.step(FACTORS[step], scale)
+        assert torch.equal(norm, theirs)
+        assert torch.equal(norms, all_theirs)
+        assert same(copied(plain), copied(scaled))
+        assert same(one.state(), other.state())
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_first_gradient_that_is_not_finite_changes_nothing(name: Any) -> None:
     parameters = made(dtype=torch.float32)

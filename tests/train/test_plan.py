@@ -98,7 +98,7 @@ def test_speed_is_of_the_steps_after_the_first(shards: Path, monkeypatch: pytest
 
 def test_what_is_kept_on_disk(shards: Path) -> None:
     """Of each kept checkpoint, the best one's too: the weights, two moments (Muon: mostly one), and beside a running mean the weights themselves."""
-    run = small(shards)
+    run = small(shards, evaluate_tokens=2_000)
     size = 4 * plan.plan(run, Group(), seconds=0.0).parameters
     for change, times in (({}, 9), ({"keep": 4}, 15), ({"ema": 0.9}, 12), ({"optimizer": replace(run.optimizer, name="muon")}, 6)):
         assert plan.plan(replace(run, **change), Group(), seconds=0.0).disk == size * times  # type: ignore[arg-type]
@@ -206,6 +206,62 @@ def test_the_parts_that_go_together_are_named(memory: Callable[[int], list[int]]
 def test_where_nothing_fits(memory: Callable[[int], list[int]], shards: Path) -> None:
     memory(10)
     assert str(refused(small(shards))) == "not even one sequence fits into memory; choose a smaller model, or shorter sequences with --data.longest"
+
+
+@pytest.mark.parametrize(("fits", "recompute", "says"), [(64, False, (True, True)), (64, True, (True, False)), (0, False, (False, True)), (0, True, None)])
+def test_layers_computed_again_may_do(fits: int, recompute: bool, says: tuple[bool, bool] | None, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a smaller batch or alone; it is not offered to who does so already."""
+    real = loop.backward
+
+    def backward(ready: Prepared, step: Any) -> Any:
+        if ready.run.data.tokens > fits and not (ready.run.recompute and not recompute):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return real(ready, step)
+
+    monkeypatch.setattr(loop, "backward", backward)
+    said = str(refused(small(shards, recompute=recompute)))
+    ways = "64 do: say --data.tokens 64" in said, said.endswith("they do as they are, for a third more work, with --recompute yes")
+    assert ways == (says or (False, False))
+    assert ("not even one sequence fits" in said) == (says is None)
+
+
+STAGES = ((0.0, 16), (0.5, 48))
+
+
+def test_each_length_is_measured(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences grow on the way, and with them time and memory: a step of the first ones takes a second here, of the last ones three."""
+    run = small(shards, stop="1000")
+    run = replace(run, data=replace(run.data, longest=STAGES, step=((0.0, 1), (0.5, 2))))
+    real, now = loop._step, [0.0]
+
+    def slow(ready: Prepared, step: Any) -> Any:
+        now[0] += 3.0 if longest(step) > 16 else 1.0
+        return real(ready, step)
+
+    monkeypatch.setattr(loop, "_step", slow)
+    monkeypatch.setattr(plan, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    found = plan.plan(run, Group(), seconds=0.0)
+    assert found.seconds == pytest.approx(500 * 1.0 + 500 * 3.0, rel=0.05)
+    assert found.steps == pytest.approx(1000)
+    assert found.tokens == pytest.approx(512 * (500 + 2 * 500), rel=0.1)
+    assert found.tokens / found.seconds == pytest.approx(found.speed)
+
+
+def longest(step: Any) -> int:
+    return max(int(batch.layout.lengths.max()) for _, batch in step.parts)
+
+
+def test_a_length_that_comes_late_and_does_not_fit_is_foreseen(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = loop.backward
+
+    def backward(ready: Prepared, step: Any) -> Any:
+        if longest(step) > 16 and ready.run.data.tokens > 128:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return real(ready, step)
+
+    monkeypatch.setattr(loop, "backward", backward)
+    run = small(shards)
+    assert "; 128 do: say --data.tokens 128" in str(refused(replace(run, data=replace(run.data, longest=STAGES))))
 
 
 def test_the_thread_of_a_plan_ends_with_it(shards: Path, memory: Callable[[int], list[int]]) -> None:

@@ -1,4 +1,4 @@
-"""What is computed in bf16 is learned in float32, and nothing is counted twice."""
+"""What is computed in bf16 or fp16 is learned in float32, nothing is counted twice, and the scale of fp16 finds its place."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch import nn
 import runs
 from unmask.model import families
 from unmask.model.model import parameters
+from unmask.train import precision
 from unmask.train.precision import Precision, chosen
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def small() -> nn.Sequential:
@@ -21,7 +22,7 @@ def small() -> nn.Sequential:
     return nn.Sequential(nn.Linear(7, 5), nn.LayerNorm(5), nn.Linear(5, 3))
 
 
-@pytest.mark.parametrize("kind", ["float32", "float64", "bf16"])
+@pytest.mark.parametrize("kind", DTYPES)
 def test_in_which_numbers(kind: str) -> None:
     module = small()
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
@@ -34,7 +35,7 @@ def test_in_which_numbers(kind: str) -> None:
         assert master.requires_grad
         assert torch.equal(master.to(before[name].dtype), before[name]), "not a bit is lost"
         assert master.dtype == (torch.float64 if kind == "float64" else torch.float32)
-        assert (master is inside[name]) == (kind != "bf16")
+        assert (master is inside[name]) == (kind in ("float32", "float64"))
         assert master.data_ptr() != before[name].data_ptr()
 
 
@@ -104,7 +105,7 @@ def test_steps_too_small_for_bf16_are_learned() -> None:
     assert torch.equal(module.weight, found.masters["weight"].bfloat16())
 
 
-@pytest.mark.parametrize("kind", ["float32", "float64", "bf16"])
+@pytest.mark.parametrize("kind", DTYPES)
 def test_what_is_shared_is_learned_once(kind: str) -> None:
     """The word head predicts with the matrix that embeds; its gradient comes from both, and is there once."""
     model = families.new(runs.shape().with_heads(words=400))
@@ -129,7 +130,82 @@ def test_what_is_shared_is_learned_once(kind: str) -> None:
 def test_what_auto_means(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen("auto", torch.device("cpu")) == "float32"
     assert [chosen(kind, torch.device(device)) for kind in DTYPES for device in ("cpu", "cuda")] == [kind for kind in DTYPES for _ in range(2)]
-    for able, kind in ((True, "bf16"), (False, "float32")):
+    for able, kind in ((True, "bf16"), (False, "fp16")):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, able=able: able)
         assert chosen("auto", torch.device("cuda")) == kind
         assert chosen("auto", torch.device("cpu")) == "float32", "whatever GPU stands beside it"
+
+
+# ---- the scale of fp16's loss
+
+
+def judged(found: Precision, *norms: float) -> list[float]:
+    """What is left to complain of after a step with these norms."""
+    return found.judged(torch.tensor(norms)).tolist()
+
+
+def scale(found: Precision) -> float:
+    assert found.scale is not None
+    return found.scale.item()
+
+
+def test_gradients_that_fp16_would_lose_are_kept() -> None:
+    """Of 1e-9 each; the smallest number is 6e-8. What stands in the masters is divided again where it is used."""
+    module = nn.Linear(4, 1, bias=False)
+    found = Precision(module, "fp16")
+    x = torch.full((1, 4), 1e-3, dtype=torch.float16)
+    (module(x).float().sum() * 1e-6).backward()
+    found.gather()
+    assert found.masters["weight"].grad is not None
+    assert found.masters["weight"].grad.abs().max() == 0
+    found.scaled(module(x).float().sum() * 1e-6).backward()
+    found.gather()
+    assert (found.masters["weight"].grad / scale(found)).tolist()[0] == pytest.approx([1e-9] * 4, rel=1e-2)
+
+
+def test_the_scale_follows_the_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "PATIENCE", 3)
+    found = Precision(small(), "fp16")
+    assert scale(found) == 2.0**16
+    for _ in range(2):
+        assert judged(found, 1.0, 2.0) == [1.0, 2.0]
+        assert scale(found) == 2.0**16
+    assert judged(found, 1.0, 1.0) == [1.0, 1.0]
+    assert scale(found) == 2.0**17, "three good steps double it"
+    judged(found, 1.0, 1.0)
+    assert judged(found, 5.0, float("inf")) == [5.0, 0.0], "a smaller scale mends that"
+    assert scale(found) == 2.0**16
+    for _ in range(2):
+        judged(found, 1.0, 1.0)
+    assert scale(found) == 2.0**16, "good steps are counted from the last bad one"
+    for _ in range(16):
+        assert judged(found, float("nan"), 1.0) == [0.0, 1.0]
+    assert scale(found) == 1
+    assert str(judged(found, float("nan"), 1.0)) == "[nan, 1.0]", "and where nothing is scaled, nothing mends it"
+    assert scale(found) == 1
+
+
+@pytest.mark.parametrize("kind", ["float32", "bf16"])
+def test_other_numbers_are_not_scaled(kind: str) -> None:
+    found = Precision(small(), kind)
+    loss = torch.tensor(3.0)
+    assert found.scaled(loss) is loss
+    assert judged(found, float("inf"), 1.0) == [float("inf"), 1.0]
+    assert found.state() == {}
+    found.restore({"scale": torch.tensor(8.0), "good": torch.tensor(1, dtype=torch.int32)})
+    assert found.scale is None
+
+
+def test_the_scale_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "PATIENCE", 5)
+    found, other = Precision(small(), "fp16"), Precision(small(), "fp16")
+    for norm in (1.0, float("inf"), 1.0, 1.0, 1.0):
+        judged(found, norm)
+    other.restore({name: one.clone() for name, one in found.state().items()})
+    for norm in (1.0, 1.0, 1.0, float("inf")):
+        judged(found, norm)
+        judged(other, norm)
+        assert scale(found) == scale(other)
+    assert scale(other) == 2.0**15
+    other.restore({})  # of a run that was not in fp16 until now
+    assert scale(other) == 2.0**15

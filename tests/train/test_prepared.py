@@ -15,8 +15,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 import corpora
 import runs
@@ -157,7 +155,16 @@ def test_ranks_that_would_have_nothing(sizes: tuple[tuple[float, int], ...], sha
 
 # ---- the folder of a run
 
-OTHER: dict[str, Any] = {"together": 3, "recompute": True, "track": "tensorboard", "keep": 9, "save": "7", "compile": "auto", "precision": "float64"}
+OTHER: dict[str, Any] = {
+    "together": 3,
+    "recompute": True,
+    "shard": True,
+    "track": "tensorboard",
+    "keep": 9,
+    "save": "7",
+    "compile": "auto",
+    "precision": "float64",
+}
 
 
 def test_what_may_change_when_a_run_goes_on(shards: Path, tmp_path: Path) -> None:
@@ -230,6 +237,15 @@ def test_a_recipe_that_was_half_written_is_none(shards: Path, tmp_path: Path) ->
 # ---- how it computes
 
 
+def test_rows_are_as_wide_as_their_stage_of_the_run_needs(shards: Path) -> None:
+    made = ready(with_data(runs.small(shards, layout="padded"), longest=((0.0, 16), (0.5, 48))))
+    for share, width in ((0.0, 16), (0.6, 48), (0.0, 16)):
+        _, block, number = next(made.stream(share).walk())
+        batch = made.finish(block.make(number))
+        assert batch.inputs["tokens"].shape[1] == width
+        assert int(batch.layout.lengths.max()) <= width
+
+
 def test_a_batch_is_laid_as_the_run_says(shards: Path) -> None:
     packed, laid = (step(ready(runs.small(shards, layout=layout))).parts[0][1] for layout in ("packed", "padded"))
     assert isinstance(packed.layout, Packed)
@@ -297,35 +313,7 @@ def test_the_entropy_is_that_of_single_pieces(shards: Path) -> None:
     for file in json.loads((shards / "index.json").read_text())["shards"]:
         found.update(load_file(shards / file["file"])["tokens"][: file["tokens"][0]].tolist())
     total = sum(found.values())
-    assert ready(runs.small(shards)).entropy == pytest.approx(-sum(n / total * math.log(n / total) for n in found.values()), rel=1e-9)
-
-
-def shaped(width: int, depth: int, heads: int, **more: Any) -> Callable[[], Any]:
-    def made() -> Any:
-        encoder = EncoderConfig(width, depth, heads, 2 * width, **more)
-        return replace(runs.shape(), encoder=encoder, embed=TextConfig(400, positions=512))
-
-    return made
-
-
-@pytest.mark.parametrize(
-    ("model", "longest"),
-    [
-        (shaped(64, 3, 2), 48),
-        (shaped(64, 3, 2, gated=True), 48),
-        (shaped(32, 4, 2), 384),  # half of it is attention
-        (shaped(64, 4, 2, distinct=1), 48),  # weights that are used four times
-    ],
-)
-def test_flops_are_what_is_counted(model: Callable[[], Any], longest: int, shards: Path) -> None:
-    """Sequences are filled up here, so attention over half of the longest is counted as it is over their mean."""
-    run = with_data(runs.small(shards, model=model(), objective=(MLM(),)), tokens=2048, longest=((0.0, longest),), short=0.0)
-    made = ready(run)
-    _, batch = step(made).parts[0]
-    with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
-        made.learner(batch)["words"].backward()
-    tokens = int(batch.layout.lengths.sum())
-    assert made.flops == pytest.approx(counted.get_total_flops() / tokens, rel=0.3)
+    assert ready(runs.small(shards)).source.entropy() == pytest.approx(-sum(n / total * math.log(n / total) for n in found.values()), rel=1e-9)
 
 
 def test_the_limit_is_of_all_ranks(shards: Path) -> None:
@@ -342,7 +330,7 @@ def test_whether_it_is_evaluated(tokens: int, validation: bool, shards: Path) ->
 def test_shards_without_validation_are_never_evaluated(shards: Path, tmp_path: Path) -> None:
     place = corpora.shards(tmp_path, Tokenizer.load(shards / "tokenizer"), runs.TEXTS[:30], validation=0.0)
     made = ready(runs.small(place))
-    assert made.held == ()
+    assert made.source.held == ()
     assert made.validation is False
 
 
@@ -352,6 +340,46 @@ def test_streams_differ_by_how_long_sequences_are(shards: Path) -> None:
     assert made.stream(0.5) is made.stream(1.0)
     longest = [int(next(made.stream(share).batches())[1].layout.lengths.max()) for share in (0.0, 0.5)]
     assert longest[0] <= 16 < longest[1] <= 48
-    assert made.stream(1.0, fixed=True).corpora == made.held
-    assert made.stream(1.0).corpora == made.corpora
+    assert made.stream(1.0, fixed=True).corpora == made.source.held
+    assert made.stream(1.0).corpora == made.source.corpora
     assert made.blocks == made.stream(0.0).blocks
+
+
+# ---- compiled
+
+
+@torch.library.custom_op("tests::attend", mutates_args=())
+def attend(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int) -> Tensor:
+    """In place of a GPU's kernel: no compiler looks into it."""
+    return q + k + v
+
+
+attend.register_fake(lambda q, k, v, bounds, longest: torch.empty_like(q, memory_format=torch.contiguous_format))
+attend.register_autograd(lambda context, grad: (grad.clone(), grad.clone(), grad.clone(), None, None))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # which the compiler asks for, and hides from people
+@pytest.mark.parametrize("rates", [(0.15, 0.15), (0.3, 0.15)], ids=str)
+def test_it_is_compiled_once(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rates: tuple[float, float]) -> None:
+    """As on a GPU: other numbers of sequences, longer ones and fewer masks are no reason to compile again."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def kept(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    plain = torch.compile
+
+    def compiled(call: Any, **settings: Any) -> Any:
+        return plain(call, backend=kept, **settings)
+
+    monkeypatch.setattr(Prepared, "static", True)
+    monkeypatch.setattr(Packed, "attend", lambda layout, q, k, v, reach, dropout: attend(q, k, v, layout.bounds, layout.longest))
+    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **settings: setattr(module, "forward", compiled(module.forward, **settings)))
+    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    run = runs.small(shards, objective=(MLM(*rates),), compile="yes", stop="30", evaluate="50%")
+    loop.train(replace(run, data=replace(run.data, longest=((0.0, 24), (0.5, 48)))), tmp_path / "run")
+    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    # Embedding, layer and words; to learn, and to be judged; and the words for any number of masks, once that has moved.
+    assert len(graphs) == 2 * 3 + (rates[0] != rates[1])

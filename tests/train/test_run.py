@@ -15,6 +15,7 @@ from unmask.objectives import base as objectives
 from unmask.objectives.mlm import MLM
 from unmask.objectives.nsp import NSP
 from unmask.recipes import recipe, recipes
+from unmask.train import run as settings
 from unmask.train.optim import Optimizer
 from unmask.train.run import Run, Shards, from_json
 from unmask.train.schedule import Schedule
@@ -92,6 +93,13 @@ def changed(**changes: Any) -> Run:
 def test_what_is_typed_changes_one_thing(name: str, word: str, expected: Run) -> None:
     assert run().set(name, word) == expected
     assert run().set(name, word) != run()
+
+
+def test_what_is_said_last_counts() -> None:
+    """Also of what had to wait: 256 tokens are too few for sequences of 512, until these are shorter."""
+    said = [("data.tokens", "256"), ("seed", "1"), ("data.longest", "[[0, 32]]"), ("data.tokens", "128"), ("seed", "2")]
+    found = settings.changed(run(), said)
+    assert (found.data.tokens, found.data.longest, found.seed) == (128, ((0.0, 32),), 2)
 
 
 def test_an_objective_keeps_its_settings_when_another_comes_or_goes() -> None:

@@ -166,8 +166,8 @@ def _known(option: str, value: str | None, known: Iterable[str]) -> None:
         raise UserError(f"--{option} {value} is not known{near(value, known)}")
 
 
-def _source(path: str, kind: str | None, encoding: str | None, column: str | None) -> Source | None:
-    """What the head of a file says about it; None where it is empty."""
+def look(path: str, encoding: str | None = None) -> tuple[Source, bytes] | None:
+    """What the head of a file says of its packing and encoding, whatever its rows are, and that head; None where it is empty."""
     source = Source(path, size=places.size(path))
     with _told(source), places.open_bytes(path) as file:
         source = replace(source, compression=places.compression(places.said(path), file.read(8)))
@@ -177,9 +177,8 @@ def _source(path: str, kind: str | None, encoding: str | None, column: str | Non
     name = places.said(path)
     if not head:
         return None
-    if head.startswith(b"PAR1") or kind == "parquet":
-        with _parquet(replace(source, kind="parquet")) as file:
-            return replace(source, kind="parquet", column=records.choose(records.parquet_names(file, name), column, name))
+    if head.startswith(b"PAR1"):
+        return replace(source, kind="parquet"), head
     if what := encodings.binary(head if encoding is None else head[:300].replace(b"\0", b" ")):
         raise UserError(f"{name} is {what}, not text; leave it out, or give a pattern such as *.txt")
     found = encoding or encodings.detect(head, middle, whole=len(head) < HEAD)
@@ -187,8 +186,21 @@ def _source(path: str, kind: str | None, encoding: str | None, column: str | Non
         raise UserError(f"{name} is not plainly UTF-8, UTF-16, CP949 or Latin-1; give --encoding, such as cp949, gb18030, shift_jis or cp1251")
     if instead := encodings.unmarked(found, head):
         raise UserError(f"{name} does not begin with a mark that says how the bytes of {found.partition(':')[0]} stand; give --encoding {instead}")
-    source = replace(source, encoding=found)
-    return _with_column(replace(source, kind=kind or _kind(path, source.compression, _decoded(head, source))), head, column)
+    return replace(source, encoding=found), head
+
+
+def _source(path: str, kind: str | None, encoding: str | None, column: str | None) -> Source | None:
+    """The same with its kind and the column of its text."""
+    found = look(path, encoding)
+    if found is None:
+        return None
+    source, head = found
+    name = places.said(path)
+    if "parquet" in (source.kind, kind):
+        source = replace(source, kind="parquet")
+        with parquet(source) as file:
+            return replace(source, column=records.choose(records.parquet_names(file, name), column, name))
+    return _with_column(replace(source, kind=kind or _kind(path, source.compression, decoded(head, source))), head, column)
 
 
 def _middle(file: BinaryIO, source: Source) -> bytes:
@@ -199,7 +211,7 @@ def _middle(file: BinaryIO, source: Source) -> bytes:
     return file.read(HEAD // 4)
 
 
-def _decoded(head: bytes, source: Source) -> str:
+def decoded(head: bytes, source: Source) -> str:
     text = codecs.getincrementaldecoder(encodings.reader(source.encoding)[0])("replace").decode(head)
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
@@ -234,10 +246,7 @@ def _with_column(source: Source, head: bytes, column: str | None) -> Source:
             fields, doubtful = records.json_fields(_unmarked(file), name)
         fields = fields or doubtful[:1]  # where all are null, any of them is as empty
         return replace(source, column=records.choose(fields, column, name, doubtful) if fields else "")
-    text = _decoded(head, source)
-    between = "\t" if source.kind == "tsv" else records.delimiter(text.partition("\n")[0])
-    wrapped = between != "\t" or records.quoted(text[: text.rfind("\n") + 1] or text, between)
-    source = replace(source, delimiter=between, quoted=wrapped)
+    source = separated(source, decoded(head, source))
     names = _names(source)
     numbers = column is not None and column not in names and all(one.isdecimal() and 1 <= int(one) <= len(names) for one in column.split(","))
     if numbers:
@@ -245,11 +254,17 @@ def _with_column(source: Source, head: bytes, column: str | None) -> Source:
     return replace(source, column=records.choose(names, column, name))
 
 
+def separated(source: Source, head: str) -> Source:
+    """The same csv or tsv, with what stands between its cells and whether quotation marks wrap them."""
+    between = "\t" if source.kind == "tsv" else records.delimiter(head.partition("\n")[0])
+    return replace(source, delimiter=between, quoted=between != "\t" or records.quoted(head[: head.rfind("\n") + 1] or head, between))
+
+
 def _names(source: Source) -> list[str]:
     """The columns, where a header names them."""
     name = places.said(source.path)
     if source.kind == "parquet":
-        with _parquet(source) as file:
+        with parquet(source) as file:
             return records.parquet_all(file, name)
     if source.kind not in ("csv", "tsv") or not source.header:
         return []
@@ -288,6 +303,20 @@ def _open(source: Source) -> io.TextIOWrapper:
     """As text, every line break as \\n."""
     encoding, errors = encodings.reader(source.encoding)
     return io.TextIOWrapper(cast(Any, places.open_bytes(source.path, source.compression)), encoding=encoding, errors=errors, newline=None)
+
+
+def lines(source: Source) -> Iterator[str]:
+    """Its lines as they stand, and what is wrong with its bytes told in one sentence."""
+    with _told(source), _open(source) as file:
+        yield from _unmarked(file)
+
+
+def blocks(source: Source) -> Iterator[str]:
+    """The same text in pieces, for what has no lines."""
+    with _told(source), _open(source) as file:
+        yield file.read(HEAD).removeprefix("\ufeff")
+        while block := file.read(HEAD):
+            yield block
 
 
 def _unmarked(file: io.TextIOWrapper) -> Iterator[str]:
@@ -346,7 +375,7 @@ def _warn_of_length(source: Source) -> None:
 def _rows(source: Source, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
     name = places.said(source.path)
     if source.kind == "parquet":
-        with _parquet(source) as file:
+        with parquet(source) as file:
             yield from records.parquet_rows(file, columns, name)
         return
     with _open(source) as text:
@@ -365,7 +394,7 @@ def _text(values: Sequence[Any], number: int, source: Source) -> str:
 
 
 @contextmanager
-def _parquet(source: Source) -> Iterator[BinaryIO]:
+def parquet(source: Source) -> Iterator[BinaryIO]:
     """The file, which must be one that can be read from its end: what is packed is first unpacked to disk."""
     with places.open_bytes(source.path, source.compression) as file:
         if not source.compression:

@@ -73,7 +73,7 @@ def json_fields(lines: Iterable[str], path: str) -> tuple[list[str], list[str]]:
     objects = letters = 0
     for number, line in enumerate(lines, 1):
         if line.strip():
-            found = _parsed(line, number, path)
+            found = parsed(line, number, path)
             for key, value in found.items() if isinstance(found, dict) else ():
                 kinds.setdefault(key, set()).add("null" if value is None else "other" if joined([value]) is None else "text")
             objects += 1
@@ -90,7 +90,7 @@ def json_rows(lines: Iterable[str], columns: Sequence[str], path: str, late: Ite
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        found = _parsed(line, number, path)
+        found = parsed(line, number, path)
         if isinstance(found, str):
             yield number, [found]
             continue
@@ -105,7 +105,7 @@ def json_rows(lines: Iterable[str], columns: Sequence[str], path: str, late: Ite
         yield number, [found.get(column) for column in columns]
 
 
-def _parsed(line: str, number: int, path: str) -> dict[str, Any] | str:
+def parsed(line: str, number: int, path: str) -> dict[str, Any] | str:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -73,6 +73,44 @@ class Objective(Protocol):
         ...
 
 
+class Part(Protocol):
+    """A numbered block of a stream: its batches, none of which is made before it is asked for."""
+
+    @property
+    def stream(self) -> Numbered: ...
+
+    @property
+    def batches(self) -> Sequence[Any]: ...
+
+    @property
+    def lengths(self) -> Numbers:
+        """Of all its sequences."""
+        ...
+
+    def tokens(self, number: int) -> int:
+        """How many real ones a batch has."""
+        ...
+
+    def make(self, number: int, share: float = 0.0) -> Batch:
+        """One batch, and nothing of the others, as it is when so much of the run has passed."""
+        ...
+
+
+class Numbered(Protocol):
+    """What numbered batches come from."""
+
+    @property
+    def blocks(self) -> int: ...
+
+    def passing(self) -> tuple[float, float]:
+        """The tokens of a batch and of an epoch, on average."""
+        ...
+
+    def walk(self, place: Place = ...) -> Iterator[tuple[Place, Part, int]]:
+        """Every batch from that place on, not yet made: the place after it, its block, and its number there."""
+        ...
+
+
 class Stream:
     """Batches of one corpus, or of several mixed by weight; an epoch is as many documents as they have together."""
 
@@ -112,15 +150,25 @@ class Stream:
             numbers = np.concatenate([permuted(places[passes == n] % size, size, key(self.seed, "order", number, int(n))) for n in np.unique(passes)])
             one = corpus.fetch(numbers)
             found.append(replace(one, numbers=numbers + self.offsets[number] + (passes - first // size) * size))
-        return found[0] if len(found) == 1 else _together(found, key(self.seed, "mix", epoch, block))
+        return found[0] if len(found) == 1 else _together(found)
 
     def block(self, epoch: int, block: int) -> Block:
         documents = self.documents(epoch, block)
         sequences = self.objective.cut(documents, epoch)
+        count = len(sequences.samples)  # those of one document lie together, and a batch should not be of two or three documents
+        sequences = _some(sequences, permuted(np.arange(count), count, key(self.seed, "sequences", epoch, block)))
         longest = int(sequences.lengths.max(initial=0))
         if longest > self.budget:
             raise UserError(f"a sequence of {longest} tokens does not fit into a batch of {self.budget}; ask for larger batches or shorter sequences")
         return Block(self, epoch, documents, sequences, packed(sequences.lengths.tolist(), self.budget))
+
+    def passing(self) -> tuple[float, float]:
+        """As the first block tells."""
+        block = self.block(0, 0)
+        read = float(block.lengths.sum())
+        shares = [1.0] if len(self.corpora) == 1 else [each * self.blocks / len(one) for each, one in zip(self.each, self.corpora, strict=True)]
+        text = sum(share * one.tokens for share, one in zip(shares, self.corpora, strict=True))
+        return read / len(block.batches), text * read / len(block.documents.tokens)
 
     def walk(self, place: Place = Place()) -> Iterator[tuple[Place, Block, int]]:
         """Every batch from that place on, not yet made: the place after it, its block, and its number there."""
@@ -152,6 +200,11 @@ class Block:
     documents: Documents
     sequences: Sequences
     batches: list[list[int]]
+
+    @property
+    def lengths(self) -> Numbers:
+        """Of all its sequences."""
+        return self.sequences.lengths
 
     def tokens(self, number: int) -> int:
         """How many real ones a batch has."""
@@ -209,11 +262,9 @@ def _filled(rows: Rows, sequences: Sequences, budget: int) -> tuple[Rows, Sequen
     return replace(rows, **{name: np.pad(getattr(rows, name), (0, tail)) for name in names}), replace(sequences, labels=labels), lengths
 
 
-def _together(parts: Sequence[Documents], purpose: int) -> Documents:
-    """Documents of several corpora, shuffled: packing keeps their order, and every batch should have its share of each."""
-    texts = [one for part in parts for one in np.split(part.tokens.astype(np.uint32), part.bounds[1:-1])]
-    lengths = [one for part in parts for one in np.split(np.diff(part.sentences), part.documents[1:-1])]
-    order = permuted(np.arange(len(texts)), len(texts), purpose)
-    bounds = np.cumsum([0, *np.concatenate([lengths[i] for i in order])])
-    documents = np.cumsum([0, *(len(lengths[i]) for i in order)])
-    return Documents(np.concatenate([part.numbers for part in parts])[order], np.concatenate([texts[i] for i in order]), bounds, documents)
+def _together(parts: Sequence[Documents]) -> Documents:
+    """Documents of several corpora, one corpus after the other; their sequences are shuffled."""
+    lengths = np.concatenate([np.diff(part.sentences) for part in parts])
+    counts = np.concatenate([np.diff(part.documents) for part in parts])
+    tokens = np.concatenate([part.tokens.astype(np.uint32) for part in parts])
+    return Documents(np.concatenate([part.numbers for part in parts]), tokens, np.cumsum([0, *lengths]), np.cumsum([0, *counts]))

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from unmask.errors import UserError
 from unmask.model import families, store
 from unmask.model.model import parameters
 from unmask.tasks import tasks
+from unmask.tasks.metrics.tally import Comparison, Tally
 
 Ask = Callable[[Iterable[Given]], Iterator[Any]]
 EVERY = 5.0  # seconds between two lines of progress
@@ -43,6 +45,31 @@ def answers(inputs: Iterator[Given], ask: Ask, *, as_json: bool) -> None:
     for given, answer in pairs:
         table.add_row(Text(_short(given)), Text(_said(answer)))  # as it is: rich would read [b] as a command
     Console().print(table)
+
+
+def measures(tally: Tally, beside: Comparison | None, *, as_json: bool) -> None:
+    """Every metric with its interval, then the answers that were furthest off."""
+    found = tally.intervals()
+    worst = [(one.loss, *one.example) for one in tally.worst()]
+    if as_json or not sys.stdout.isatty():
+        said: dict[str, Any] = {"examples": len(tally), "metrics": {name: asdict(one) for name, one in found.items()}}
+        if beside:
+            said["difference"] = {name: asdict(one) for name, one in beside.differences.items()}
+        said["worst"] = [
+            {"example": one.name, "input": one.given, "true": _plain(one.answer), "said": _json(answer), "loss": loss} for loss, one, answer in worst
+        ]
+        print(json.dumps(said, ensure_ascii=False, default=str))
+        return
+    table = Table(f"{len(tally):,} examples", "", "95% of the time", *(["more than the other"] if beside else []))
+    for name, one in found.items():
+        row = [name, f"{one.value:.4f}", f"{one.low:.4f} to {one.high:.4f}"]
+        table.add_row(*row, *([str(beside.differences[name])] if beside and name in beside.differences else []))
+    Console().print(table)
+    table = Table("the worst", "true", "said", show_lines=True)
+    for _, one, answer in worst:
+        table.add_row(Text(_short(one.given)), Text(str(one.answer)), Text(_said(answer)))
+    if worst:
+        Console().print(table)
 
 
 def vectors(inputs: Iterator[Given], ask: Ask, out: Path | None) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.model.kernels import linear
+from unmask.model.kernels import activated, added_norm, added_norm_for_two, linear, split
 from unmask.model.layout import FULL, Layout, Reach
 
 Activation = Callable[[Tensor], Tensor]
@@ -115,8 +115,7 @@ class Attention(nn.Module):
         self.gate = nn.Linear(config.width, config.width) if config.attention_gate else None
 
     def forward(self, x: Tensor, layout: Layout, reach: Reach, turn: tuple[Tensor, Tensor] | None) -> Tensor:
-        heads = self.config.heads
-        q, k, v = linear(self.qkv, x).unflatten(-1, (3, heads, -1)).unbind(-3)  # (T, N, H) each
+        q, k, v = split(self.qkv, x, self.config.heads, turned=turn is not None or self.config.query_key_norm)  # (T, N, H) each
         if self.config.query_key_norm:
             q, k = (F.rms_norm(t, t.shape[-1:]) for t in (q, k))
         if turn is not None:
@@ -130,12 +129,14 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.gated = config.gated
+        self.gated, self.exact = config.gated, config.activation == "gelu"
         self.activation = ACTIVATIONS[config.activation]
         self.up = nn.Linear(config.width, config.hidden * (2 if config.gated else 1), bias=config.feed_bias)
         self.down = nn.Linear(config.hidden, config.width, bias=config.feed_bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.exact and not self.gated:
+            return linear(self.down, activated(self.up, x))
         inner = linear(self.up, x)
         if self.gated:
             inner, gate = inner.chunk(2, -1)
@@ -158,8 +159,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout, reach: Reach, turn: tuple[Tensor, Tensor] | None) -> Tensor:
         if self.post:
-            x = self.attention_norm(x + self.drop(self.attention(x, layout, reach, turn)))
-            return self.feed_norm(x + self.drop(self.feed(x)))
+            x, beside = added_norm_for_two(self.attention_norm, x, self.drop(self.attention(x, layout, reach, turn)))
+            return added_norm(self.feed_norm, beside, self.drop(self.feed(x)))
         x = x + self.drop(self.attention(self.attention_norm(x), layout, reach, turn))
         return x + self.drop(self.feed(self.feed_norm(x)))
 

@@ -99,6 +99,7 @@ class Objective(ABC):
     terms: ClassVar[tuple[str, ...]]  # its losses, by name; the targets of each are named after it
     separable: ClassVar[bool] = True  # false where a sample's loss depends on the others of its group
     reach: ClassVar[Reach | None] = None  # how far the model may see while it learns so, where that is not its own to say
+    pieces: ClassVar[tuple[str, ...]] = ()  # the terms that are answered by a piece of the vocabulary
 
     def heads(self, vocabulary: int) -> dict[str, int]:
         """The heads it needs, with their numbers of labels."""
@@ -106,6 +107,14 @@ class Objective(ABC):
 
     def weights(self) -> dict[str, float]:
         return dict.fromkeys(self.terms, 1.0)
+
+    def judges(self) -> tuple[str, ...]:
+        """The terms by which one evaluation is better than another: the model's own, as it is the model that is kept."""
+        return self.terms
+
+    def called(self) -> dict[str, str]:
+        """What each term asks for, as people say it."""
+        return {term: term for term in self.terms}
 
     def cuts(self, frame: Frame) -> Cuts | None:
         """How it would have documents cut; None where it takes them as they come."""
@@ -122,6 +131,10 @@ class Objective(ABC):
     def before(self, learner: Learner, batch: Batch) -> tuple[Batch, dict[str, Tensor]]:
         """What comes before the model reads: another batch, and losses of what made it."""
         return batch, {}
+
+    def answering(self, learner: Learner) -> dict[str, nn.Module]:
+        """What answers each term; it reads a row for each of the term's labels."""
+        return {term: learner.model.heads[term] for term in self.terms}
 
     @abstractmethod
     def losses(self, learner: Learner, states: Tensor, batch: Batch) -> dict[str, Tensor]:

@@ -30,6 +30,10 @@ class BiLM(Objective):
     """It has no settings: all that can be asked is asked."""
 
     terms: ClassVar[tuple[str, ...]] = ("ahead", "back")
+    pieces: ClassVar[tuple[str, ...]] = ("ahead", "back")
+
+    def called(self) -> dict[str, str]:
+        return {"ahead": "words that follow", "back": "words that come before"}
 
     def asks(self, frame: Frame) -> Neighbours:
         return Neighbours()
@@ -39,12 +43,16 @@ class BiLM(Objective):
             raise UserError(f"bilm asks what a {model.config.family} can see, and it would learn to look it up; choose a shape of the family bilm")
         return Softmax(model.embed.words)
 
+    def answering(self, learner: Learner) -> dict[str, nn.Module]:
+        return dict.fromkeys(self.terms, learner.beside[name_of(self)])
+
     def losses(self, learner: Learner, states: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Each side of the states is asked for its own neighbour."""
         found: dict[str, Tensor] = {}
-        for term, side in zip(self.terms, batch.layout.tokens(states).chunk(2, -1), strict=True):
+        sides = batch.layout.tokens(states).chunk(2, -1)
+        for (term, softmax), side in zip(self.answering(learner).items(), sides, strict=True):
             rows, labels = side[batch.targets[f"{term}.rows"]], batch.targets[f"{term}.labels"]
-            found[term], found[f"{term}.right"] = learner.words(learner.beside[name_of(self)], rows, labels)
+            found[term], found[f"{term}.right"] = learner.words(softmax, rows, labels)
         return found
 
 

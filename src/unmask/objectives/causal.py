@@ -25,10 +25,14 @@ class Causal(Objective):
     """It has no settings: all that can be asked is asked."""
 
     terms: ClassVar[tuple[str, ...]] = ("words",)
+    pieces: ClassVar[tuple[str, ...]] = ("words",)
     reach: ClassVar[Reach | None] = CAUSAL
 
     def heads(self, vocabulary: int) -> dict[str, int]:
         return {"words": vocabulary}
+
+    def called(self) -> dict[str, str]:
+        return {"words": "words that follow"}
 
     def asks(self, frame: Frame) -> Next:
         return Next()

@@ -36,9 +36,13 @@ class MLM(Objective):
     other: float = 0.1
 
     terms: ClassVar[tuple[str, ...]] = ("words",)
+    pieces: ClassVar[tuple[str, ...]] = ("words",)
 
     def heads(self, vocabulary: int) -> dict[str, int]:
         return {"words": vocabulary}
+
+    def called(self) -> dict[str, str]:
+        return {"words": "masked words"}
 
     def asks(self, frame: Frame) -> Masking:
         if frame.fixed:

@@ -38,6 +38,9 @@ class NSP(Objective):
     def heads(self, vocabulary: int) -> dict[str, int]:
         return {"next": 2}
 
+    def called(self) -> dict[str, str]:
+        return {"next": "next sentence" if self.kind == "next" else "the order of sentences"}
+
     def cuts(self, frame: Frame) -> Pairs:
         return Pairs(self.kind, frame.pieces.cls, frame.pieces.sep, frame.longest, frame.short, frame.seed)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.data.batch import Batch
 from unmask.data.keys import hashed, key, uniform
@@ -40,6 +40,7 @@ class RTD(Objective):
     weight: float = 50.0
 
     terms: ClassVar[tuple[str, ...]] = ("words", "replaced")
+    pieces: ClassVar[tuple[str, ...]] = ("words",)
 
     def __post_init__(self) -> None:
         if not 0 < self.generator <= 1 or self.weight <= 0:
@@ -51,6 +52,13 @@ class RTD(Objective):
     def weights(self) -> dict[str, float]:
         return {"words": 1.0, "replaced": self.weight}
 
+    def judges(self) -> tuple[str, ...]:
+        """Not the generator's: it stays behind, and one that goes on learning would have the last model called the best whatever that has learned."""
+        return ("replaced",)
+
+    def called(self) -> dict[str, str]:
+        return {"words": "the generator's masked words", "replaced": "replaced words"}
+
     def asks(self, frame: Frame) -> Replacing:
         return Replacing(Masking(frame.pieces, RATE if frame.fixed else self.rate, mask=1.0, other=0.0, seed=frame.seed))
 
@@ -61,6 +69,10 @@ class RTD(Objective):
             setattr(found.embed, name, getattr(model.embed, name))
         found.tie()
         return found
+
+    def answering(self, learner: Learner) -> dict[str, nn.Module]:
+        generator = cast(Model, learner.beside[name_of(self)])
+        return {"words": generator.heads["words"], "replaced": learner.model.heads["replaced"]}
 
     def before(self, learner: Learner, batch: Batch) -> tuple[Batch, dict[str, Tensor]]:
         """The generator guesses, and its guesses stand where the masks stood."""

@@ -9,7 +9,11 @@ from typing import Any
 
 from unmask import plugins
 from unmask.errors import UserError, near
-from unmask.train.run import Run
+from unmask.model import families
+from unmask.tasks import tuning
+from unmask.train.optim import Optimizer
+from unmask.train.run import Run, Table
+from unmask.train.schedule import Schedule
 
 
 def recipes() -> dict[str, Callable[[], Run]]:
@@ -24,10 +28,29 @@ def recipes() -> dict[str, Callable[[], Run]]:
 
 
 def recipe(name: str) -> Run:
+    """By its name; the name of a task is a recipe too."""
+    if name in tuning.names():
+        return tuned(name)
     known = recipes()
     if name not in known:
-        raise UserError(f"there is no recipe {name!r}{near(name, known)}")
+        raise UserError(f"there is no recipe {name!r}{near(name, (*known, *tuning.names()))}")
     return known[name]()
+
+
+def tuned(name: str) -> Run:
+    """A model taught that task, as BERT's were (Devlin et al. 2018, appendix A.3): three epochs of batches of 32, the best of them kept."""
+    return Run(
+        families.shape("bert.base"),  # the model's own shape takes its place
+        (tuning.find(name)(),),
+        Table(),
+        Optimizer(lr=5e-5),
+        Schedule("linear", warmup="10%"),
+        stop="3ep",
+        evaluate="1ep",
+        evaluate_tokens=2**40,
+        save="1ep",
+        keep=1,
+    )
 
 
 def shown(name: str) -> list[dict[str, Any]] | None:

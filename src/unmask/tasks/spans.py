@@ -5,14 +5,23 @@ Long contexts are read in windows that overlap (Devlin et al. 2018, sections 4.2
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from unmask.data.batch import Batch
+from unmask.data.examples import Example, Examples
+from unmask.data.samples import Sample
 from unmask.errors import UserError
+from unmask.model.card import Card
+from unmask.objectives.base import Learner
 from unmask.tasks.base import Answer, Array, Input, Task, Window, owned, quote, spelled
+from unmask.tasks.metrics.tally import Tally
+from unmask.tasks.tuning import Outcome, Tuning, among, sample
 from unmask.tokenizer import Encoding
 
 LEAST = 16  # pieces of the context that a window must have room for
@@ -107,3 +116,53 @@ def _logsum(logits: Array) -> float:
     values = logits.astype(np.float64)
     top = values.max(0)
     return float((top + np.log(np.exp(values - top).sum(0))).sum())
+
+
+@dataclass(frozen=True)
+class Answering(Tuning):
+    """Where the answer begins and where it ends, each a softmax over a window's pieces; a window without it points at [CLS]."""
+
+    none: bool = False  # whether there are questions without an answer; known from the data
+
+    terms: ClassVar[tuple[str, ...]] = ("spans",)
+
+    def fitted(self, examples: Examples) -> Self:
+        return replace(self, none=self.none or any(not example.answer for example in examples))
+
+    def heads(self, vocabulary: int) -> dict[str, int]:
+        return {"spans": 2}
+
+    def card(self, card: Card) -> Card:
+        return replace(card, task="spans", thresholds={"none": 0.0} if self.none else {})
+
+    def carded(self, card: Card) -> Self:
+        return replace(self, none="none" in card.thresholds)
+
+    def tally(self) -> Tally:
+        return Tally("spans", none=self.none)
+
+    def outcome(self, example: Example, answer: Any) -> Outcome:
+        return Outcome([text for _, text in example.answer], answer.text, answer.score)
+
+    def samples(self, asked: Task, examples: Iterable[Example]) -> Iterable[Sample]:
+        chosen = list(examples)
+        for window in asked.windows([example.given for example in chosen]):
+            example = chosen[window.owner]
+            place = _held(window.encoding, *example.answer[0]) if example.answer else (0, 0)
+            yield sample([window.encoding], {"spans": np.array([place])})
+
+    def losses(self, learner: Learner, states: Tensor, batch: Batch) -> dict[str, Tensor]:
+        labels = batch.targets["spans.labels"]  # (B, 2)
+        logits = batch.layout.tokens(learner.model.read("spans", states, batch.layout))
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        loss, right = among(logits, batch.layout.lengths.to(logits.device), labels)
+        return {"spans": loss, "spans.right": right}
+
+
+def _held(encoding: Encoding, start: int, text: str) -> tuple[int, int]:
+    """The pieces that an answer begins and ends with; 0, 0 where this window does not hold all of it."""
+    inside = [i for i, which in enumerate(encoding.sequence_ids) if which == 1]
+    first = [i for i in inside if encoding.offsets[i][1] > start]
+    last = [i for i in inside if encoding.offsets[i][0] < start + len(text)]
+    whole = first and last and encoding.offsets[inside[0]][0] <= start and encoding.offsets[inside[-1]][1] >= start + len(text.rstrip())
+    return (first[0], last[-1]) if whole and first[0] <= last[-1] else (0, 0)

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
+from unmask.data.batch import Batch
+from unmask.data.examples import Example, Examples
+from unmask.data.samples import Sample
 from unmask.errors import UserError
+from unmask.model.card import Card
+from unmask.objectives.base import Learner
 from unmask.tasks.base import Answer, Array, Input, Task, Window, owned, softmax, spelled
+from unmask.tasks.metrics.tally import Tally
+from unmask.tasks.tuning import Outcome, Tuning, sample
+from unmask.tokenizer import Encoding
 
 
 @dataclass(frozen=True)
@@ -121,3 +133,59 @@ def _split(label: str, before: bool, after: bool) -> tuple[str, str]:
     if after and label[-2:-1] == "-" and label[-1] in "BIESLUM":
         return label[-1], label[:-2]
     return "I", label
+
+
+@dataclass(frozen=True)
+class Taggings(Tuning):
+    """A word's label is its first piece's, B- where an entity begins and I- where it goes on; the kinds of entities are the data's."""
+
+    labels: tuple[str, ...] = ()
+
+    terms: ClassVar[tuple[str, ...]] = ("tag",)
+
+    def fitted(self, examples: Examples) -> Self:
+        names = examples.labels()
+        return self if self.labels else replace(self, labels=("O", *(f"{mark}-{name}" for name in names for mark in "BI")))
+
+    def heads(self, vocabulary: int) -> dict[str, int]:
+        return {"tag": len(self.labels)}
+
+    def card(self, card: Card) -> Card:
+        return replace(card, task="tagging", labels=self.labels)
+
+    def carded(self, card: Card) -> Self:
+        return replace(self, labels=card.labels)
+
+    def tally(self) -> Tally:
+        return Tally("tagging")
+
+    def outcome(self, example: Example, answer: Any) -> Outcome:
+        return Outcome([(mark.start, mark.end, mark.label) for mark in example.answer], [(one.start, one.end, one.label) for one in answer])
+
+    def samples(self, asked: Task, examples: Iterable[Example]) -> Iterable[Sample]:
+        chosen, numbers = list(examples), {label: i for i, label in enumerate(self.labels)}
+        for window in asked.windows([example.given for example in chosen]):
+            example = chosen[window.owner]
+            rows, labels = [], []
+            for place, start, end in _words(window.encoding):
+                mark = next((mark for mark in example.answer if mark.start < end and start < mark.end), None)
+                label = "O" if mark is None else f"{'B' if start <= mark.start else 'I'}-{mark.label}"
+                if label not in numbers:
+                    raise UserError(f"example {example.name} has an entity {mark.label!r}, which the others don't have")  # type: ignore[union-attr]
+                rows.append(place)
+                labels.append(numbers[label])
+            yield sample([window.encoding], {"tag": np.array(labels, np.int64)}, {"tag": np.array(rows, np.int64)})
+
+    def losses(self, learner: Learner, states: Tensor, batch: Batch) -> dict[str, Tensor]:
+        labels = batch.targets["tag.labels"]
+        logits = learner.model.read("tag", batch.layout.tokens(states)[batch.targets["tag.rows"]], batch.layout)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        return {"tag": F.cross_entropy(logits, labels, reduction="sum"), "tag.right": (logits.detach().argmax(-1) == labels).sum()}
+
+
+def _words(encoding: Encoding) -> Iterable[tuple[int, int, int]]:
+    """Each word's first piece, and the characters from its first to its last."""
+    pieces = [(word, place) for place, word in enumerate(encoding.word_ids) if word is not None]
+    for _, group in groupby(pieces, key=lambda piece: piece[0]):
+        places = [place for _, place in group]
+        yield places[0], encoding.offsets[places[0]][0], encoding.offsets[places[-1]][1]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unmask.config import Clock, Duration
 from unmask.data.batch import Batch
-from unmask.data.stream import Block, Place, Stream
+from unmask.data.stream import IGNORED, Numbered, Part, Place
 from unmask.model.layout import Packed, Padded
 from unmask.objectives.base import counts
 from unmask.train.schedule import staged
@@ -53,20 +53,21 @@ class Feed:
 
     def __init__(
         self,
-        streams: Callable[[float], Stream],
+        streams: Callable[[float], Numbered],
         stages: Sequence[tuple[float, int]],
         stop: Duration,
         begin: Begin,
         *,
         rank: int = 0,
         ranks: int = 1,
-        device: torch.device | None = None,
         together: int = 1,
         finish: Callable[[Batch], Batch] = lambda batch: batch,
         known: Mapping[int, float] | None = None,
+        even: bool = False,
     ) -> None:
         self.streams, self.stages, self.stop, self.begin, self.rank, self.ranks = streams, stages, stop, begin, rank, ranks
-        self.device, self.together, self.finish = device or torch.device("cpu"), together, finish
+        self.together, self.finish = together, finish
+        self.even = even  # whether all ranks go through the model equally often, as FSDP2 needs: it is not there but with all of them
         self.share, self.block_share = begin.clock.share, begin.block_share
         self.seconds = dict(known or {})  # when each step ended, as the loop tells, or the log of an earlier run
         self.told = threading.Condition()
@@ -120,21 +121,23 @@ class Feed:
             self.share = clock.share
             if clock.share >= 1 or self.closed:
                 return
-            parts, tokens = [], 0
-            for part in range(staged(self.stages, clock.share)):
+            parts, tokens, number = [], 0, staged(self.stages, clock.share)
+            for part in range(number):
                 after, block, index = next(walk)
                 tokens += block.tokens(index)
                 if part % self.ranks == self.rank:
                     parts.append((part, block.make(index, clock.share)))
             labels = [counts(batch) for _, batch in parts]
             total = {term: sum(one.get(term, 0) for one in labels) for term in sorted({term for one in labels for term in one})}
-            sent = [(first, self.finish(batch).to(self.device)) for first, batch in _grouped(parts, self.together)]
+            sent = [(first, self.finish(batch)) for first, batch in _grouped(parts, self.together)]
+            while self.even and len(sent) < -(-number // (self.ranks * self.together)):
+                sent.append((number, unasked(sent[-1][1])))
             passed = after.batch / len(block.batches)
             epochs = after.epoch + (after.block + passed) / block.stream.blocks
             yield Step(int(clock.steps), clock, sent, total, tokens, after, self.block_share, epochs)
             clock = replace(clock, steps=clock.steps + 1, tokens=clock.tokens + tokens, epochs=epochs)
 
-    def _walk(self) -> Iterator[tuple[Place, Block, int]]:
+    def _walk(self) -> Iterator[tuple[Place, Part, int]]:
         """How long sequences are is decided where a block begins, and counts to its end."""
         place = self.begin.place
         while True:
@@ -162,6 +165,11 @@ def _grouped(parts: Sequence[tuple[int, Batch]], size: int) -> Iterator[tuple[in
     for start in range(0, len(parts), size):
         some = parts[start : start + size]
         yield some[0][0], joined([batch for _, batch in some]) if len(some) > 1 else some[0][1]
+
+
+def unasked(batch: Batch) -> Batch:
+    """The same tokens, and nothing asked of them: every loss is zero."""
+    return replace(batch, targets={name: torch.full_like(one, IGNORED) if name.endswith(".labels") else one for name, one in batch.targets.items()})
 
 
 def padded(batch: Batch, longest: int) -> Batch:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from unmask.data.places import extra
-from unmask.errors import UserError
 from unmask.train.doctor import Doctor
 
 EVERY = 5.0  # seconds between two lines, on a terminal or piped
@@ -28,14 +27,22 @@ class Log:
     """Steps are kept as tensors on their device and fetched together, so that writing them down holds nothing up."""
 
     def __init__(
-        self, run: Path, track: str, settings: Mapping[str, Any], *, quiet: bool = False, flops: float = 0.0, limit: float = 0.0, entropy: float = math.inf
+        self,
+        run: Path,
+        track: str,
+        settings: Mapping[str, Any],
+        *,
+        quiet: bool = False,
+        flops: float = 0.0,
+        limit: float = 0.0,
+        doctor: Doctor | None = None,
     ) -> None:
         self.run, self.quiet, self.flops, self.limit = run, quiet, flops, limit
         self.kept: list[tuple[dict[str, float], dict[str, Tensor]]] = []
         self.told = time.monotonic()
         self.since: tuple[float, float] | None = None
         self.speed = 0.0
-        self.doctor = Doctor(entropy)
+        self.doctor = doctor or Doctor()
         self.tracker = _tracker(run, "" if quiet else track, settings)
 
     def step(self, facts: dict[str, float], values: dict[str, Tensor]) -> None:
@@ -134,11 +141,9 @@ def _tracker(run: Path, name: str, settings: Mapping[str, Any]) -> Any:
 
         return add
     if name == "wandb":
-        try:
-            wandb = importlib.import_module("wandb")
-        except ImportError:
-            raise UserError("tracking by Weights & Biases needs wandb: pip install wandb") from None
-        started = wandb.init(project="unmask", name=run.name, config=dict(settings), dir=str(run))
+        wandb = extra("wandb", "tracking by Weights & Biases", "wandb")
+        # Else a second run of the same process would be told to the first one's page.
+        started = wandb.init(project="unmask", name=run.name, config=dict(settings), dir=str(run), reinit="finish_previous")
         return lambda rows: [started.log(dict(row), step=int(row["step"])) for row in rows]
     return lambda rows: None
 

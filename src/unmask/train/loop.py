@@ -24,6 +24,7 @@ from unmask.objectives.base import counts
 from unmask.train import checkpoint, log
 from unmask.train.checkpoint import State
 from unmask.train.distribute import Group
+from unmask.train.doctor import Doctor
 from unmask.train.feed import Begin, Step
 from unmask.train.prepared import Prepared, prepared
 from unmask.train.run import Run
@@ -49,11 +50,14 @@ def train(run: Run, out: Path, group: Group | None = None, *, halt: int | None =
     state = _resumed(ready, out)
     group.wait()  # the log that all ranks read now is rewound
     stop, evaluate, save = (Duration.of(said) for said in (run.stop, run.evaluate, run.save))
-    written = log.Log(out, run.track, run.json(), quiet=not group.first, flops=ready.flops, limit=ready.limit, entropy=ready.entropy)
+    if group.first and ready.source.told:
+        print(ready.source.told, flush=True)
+    doctor = Doctor(ready.objective, ready.source.entropy())
+    written = log.Log(out, run.track, run.json(), quiet=not group.first, flops=ready.flops, limit=ready.limit, doctor=doctor)
     feed = ready.feed(stop, state.begin, {int(row["step"]): row["seconds"] for row in log.rows(out) if "seconds" in row})
     start, before = time.monotonic() - state.begin.clock.seconds, state.begin.clock
     unchecked: tuple[Step, Tensor] | None = None
-    with _signals() as asked, closing(feed):
+    with _signals() as asked, closing(feed), ready.group.heard():
         for step in feed:
             norm, norms, losses = _step(ready, step)
             unchecked = _checked(ready, unchecked, (step, norms))
@@ -61,7 +65,7 @@ def train(run: Run, out: Path, group: Group | None = None, *, halt: int | None =
             now = replace(step.clock, steps=step.number + 1, tokens=step.clock.tokens + step.tokens, seconds=seconds, epochs=step.epochs)
             now = replace(now, share=min(stop.passed(now), 1.0))
             state = replace(state, begin=Begin(step.after, now, step.block_share))
-            _note(written, ready, step, now, norm, losses)
+            _note(written, ready, step, now, norm, norms, losses)
             last, halted = now.share >= 1, bool(group.agree(float(asked.is_set() or now.steps == halt)))
             evaluating = ready.validation and (last or evaluate.due(before, now))
             saving = last or halted or evaluating or save.due(before, now)
@@ -78,13 +82,15 @@ def train(run: Run, out: Path, group: Group | None = None, *, halt: int | None =
     written.flush()
     if group.first:
         log.draw(out)
-    return Result(out, state.metrics, int(state.begin.clock.steps), state.begin.clock.share >= 1)
+    ended = state.begin.clock.share >= 1 or bool(run.patience and state.worse >= run.patience)  # by itself: torchrun must not start it anew
+    return Result(out, state.metrics, int(state.begin.clock.steps), ended)
 
 
 def _step(ready: Prepared, step: Step) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """One step; the gradient's norm, each tensor's, and the losses."""
     losses = backward(ready, step)
-    norm, norms = ready.optimizers.step(ready.run.schedule.factor(step.clock))
+    norm, norms = ready.optimizers.step(ready.run.schedule.factor(step.clock), ready.precision.scale)
+    norms = ready.precision.judged(norms)
     ready.precision.publish()
     ready.averaged()
     return norm, norms, losses
@@ -97,15 +103,14 @@ def backward(ready: Prepared, step: Step) -> dict[str, Tensor]:
     sums: dict[str, Tensor] = {}
     learner.train()
     ready.optimizers.zero()
-    for first, batch in step.parts:
+    for number, (first, batch) in enumerate(step.parts, 1):
         if ready.dropout:
             torch.manual_seed(key(run.seed, "dropout", step.number, first) >> 1)
         found = learner(batch)
-        torch.stack([ready.weights[term] / max(total[term], 1.0) * found[term] for term in ready.terms]).sum().backward()
-        ready.precision.gather()
+        loss = torch.stack([ready.weights[term] / max(total[term], 1.0) * found[term] for term in ready.terms]).sum()
+        ready.gradients.backward(loss, last=number == len(step.parts))
         for name, value in found.items():
             sums[name] = sums[name] + value.detach() if name in sums else value.detach()
-    group.add([p.grad for p in ready.precision.masters.values() if p.grad is not None])
     values = [torch.stack(list(sums.values())).double()]
     group.add(values)
     return {name: value / max(total[name.removesuffix(".right")], 1.0) for name, value in zip(sums, values[0].unbind(), strict=True)}
@@ -123,13 +128,15 @@ def _checked(ready: Prepared, unchecked: tuple[Step, Tensor] | None, new: tuple[
     return new
 
 
-def _note(written: log.Log, ready: Prepared, step: Step, now: object, norm: Tensor, losses: dict[str, Tensor]) -> None:
+def _note(written: log.Log, ready: Prepared, step: Step, now: object, norm: Tensor, norms: Tensor, losses: dict[str, Tensor]) -> None:
     clock = step.clock
     facts = {"step": step.number, "tokens": clock.tokens + step.tokens, "share": clock.share, "seconds": getattr(now, "seconds", 0.0)}
     facts |= {"wall": facts["seconds"], "lr": ready.run.optimizer.lr * ready.run.schedule.factor(clock), "clip": ready.run.optimizer.clip}
     loss = torch.stack([ready.weights[term] * losses[term].float() for term in ready.terms]).sum()
     named = {name if name.endswith(".right") else f"{name}.loss": value for name, value in losses.items()}
-    written.step(facts, {"loss": loss, **named, "norm": norm})
+    first, last = (norms[places].norm() for places in ready.ends)
+    scale = {} if ready.precision.scale is None else {"scale": ready.precision.scale.clone()}
+    written.step(facts, {"loss": loss, **named, "norm": norm, "through": first / last.clamp(min=1e-30), **scale})
 
 
 @torch.no_grad()
@@ -147,10 +154,12 @@ def evaluated(ready: Prepared) -> dict[str, float]:
             batch = block.make(index)
             for term, count in counts(batch).items():
                 labels[term] = labels.get(term, 0.0) + count
-            for name, value in learner(ready.finish(batch).to(group.device)).items():
+            for name, value in learner(ready.finish(batch)).items():
                 sums[name] = sums.get(name, torch.zeros((), device=group.device)) + value.double()
         if after.epoch or seen >= ready.run.evaluate_tokens:
             break
+    if ready.sharded and group.rank > number % group.ranks:  # the others are at one more batch, and need this rank's weights for it
+        learner(ready.finish(block.make(index)))
     learner.train()
     names = [name for term in ready.terms for name in (term, f"{term}.right")]
     total = group.sum({name: float(sums.get(name, torch.zeros(()))) for name in names} | {f"{term}.count": labels.get(term, 0.0) for term in ready.terms})
@@ -159,21 +168,23 @@ def evaluated(ready: Prepared) -> dict[str, float]:
 
 
 def _evaluated(ready: Prepared, written: log.Log, state: State) -> State:
-    found = {f"valid.{name}": value for name, value in evaluated(ready).items()}
-    better = state.best is None or found["valid.loss"] < state.best
+    found = {f"valid.{name}": value for name, value in (evaluated(ready) | ready.source.measured(ready.learner)).items()}
+    score = ready.source.score(found)
+    better = state.best is None or score < state.best
     clock = state.begin.clock
     written.evaluated({"step": clock.steps, "tokens": clock.tokens, "share": clock.share, **found}, best=better)
-    return replace(state, best=found["valid.loss"] if better else state.best, worse=0 if better else state.worse + 1, metrics=found)
+    return replace(state, best=score if better else state.best, worse=0 if better else state.worse + 1, metrics=found)
 
 
 def _saved(ready: Prepared, state: State, out: Path, *, best: bool) -> None:
+    masters, mean, optimizer = (ready.shares.gathered(own) for own in (ready.precision.masters, ready.mean, ready.optimizers.state()))
     if ready.group.first:
-        tensors = {f"optimizer:{name}": value for name, value in ready.optimizers.state().items()}
         inside = {f"model.{name}" for name, _ in ready.loaded.model.named_parameters()}
-        masters = {name: p.detach() for name, p in ready.precision.masters.items()}
         exact = bool(ready.mean) or ready.kind == "float64"  # where the folder's weights, in float32, are not the masters
-        tensors |= {f"masters:{name}": value for name, value in masters.items() if exact or name not in inside}
-        checkpoint.save(out, ready.folder(state.metrics), tensors, state, ready.run.keep, best=best)
+        kept = {name: p for name, p in masters.items() if exact or name not in inside}
+        parts = {"optimizer": optimizer, "masters": kept, "scale": ready.precision.state()}
+        tensors = {f"{part}:{name}": value for part, found in parts.items() for name, value in found.items()}
+        checkpoint.save(out, ready.folder(state.metrics, mean or masters), tensors, state, ready.run.keep, best=best)
     ready.group.wait()
 
 
@@ -192,9 +203,11 @@ def _resumed(ready: Prepared, out: Path) -> State:
     model = {f"model.{name}": p for name, p in checkpoint.model(found).named_parameters()}
     exact = checkpoint.part(tensors, "masters")
     for name, p in ready.precision.masters.items():
-        p.copy_(exact.get(name, model.get(name, p)))
+        whole = exact.get(name, model.get(name))
+        p.copy_(p if whole is None else ready.shares.mine(whole))
         if ready.mean and name in model:
-            ready.mean[name].copy_(model[name])
+            ready.mean[name].copy_(ready.shares.mine(model[name]))
+    ready.precision.restore(checkpoint.part(tensors, "scale"))
     ready.precision.publish()
     ready.optimizers.restore(checkpoint.part(tensors, "optimizer"))
     if ready.group.first:

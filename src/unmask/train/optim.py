@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from unmask.errors import UserError
+from unmask.train.shares import Shares
 
 STACKED = {"attention.qkv.weight": 3, "feed.up.weight": 2}  # matrices that are several, one above the other; the second where it is gated
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that brings every singular value near 1 in five rounds (Jordan 2024)
@@ -71,6 +72,8 @@ class AdamW(torch.optim.AdamW):
 
 
 class Lamb(torch.optim.Optimizer):
+    shares = Shares({})
+
     def __init__(self, groups: Iterable[dict[str, Any]], **settings: Any) -> None:
         super().__init__(groups, settings)
 
@@ -94,15 +97,17 @@ class Lamb(torch.optim.Optimizer):
             torch._foreach_add_(down, group["eps"])
             update = torch._foreach_div(torch._foreach_div(first, [1 - one**count for count in counts]), down)
             torch._foreach_add_(update, ours, alpha=group["weight_decay"])
-            sizes, steps = torch._foreach_norm(ours), torch._foreach_norm(update)
-            trust = [torch.where((size > 0) & (step > 0), size / step, 1.0) for size, step in zip(sizes, steps, strict=True)]
             if group["decays"]:  # what does not decay is not scaled either (section 3.1)
-                torch._foreach_mul_(update, trust)
+                sizes, steps = self.shares.norms(torch.stack([*torch._foreach_norm(ours), *torch._foreach_norm(update)])).chunk(2)
+                torch._foreach_mul_(update, list(torch.where((sizes > 0) & (steps > 0), sizes / steps, 1.0).unbind()))
             torch._foreach_add_(ours, update, alpha=-group["lr"])
 
 
 class Muon(torch.optim.Optimizer):
-    """Matrices only; a group holds those of one shape."""
+    """Matrices only; a group holds those of one shape, and their momenta lie in one tensor."""
+
+    share: Tensor | None = None  # what is left of each gradient after clipping; not finite: a step that changes nothing, and nobody waits to know
+    shares = Shares({})
 
     def __init__(self, groups: Iterable[dict[str, Any]], **settings: Any) -> None:
         super().__init__(groups, settings)
@@ -113,17 +118,29 @@ class Muon(torch.optim.Optimizer):
             ours = [p for p in group["params"] if p.grad is not None]
             if not ours:
                 continue
-            for p in ours:
-                if not self.state[p]:
-                    self.state[p] = {"momentum": torch.zeros_like(p)}
-            grads, kept = [p.grad for p in ours], [self.state[p]["momentum"] for p in ours]
-            torch._foreach_lerp_(kept, grads, 1 - group["momentum"])
-            ahead = torch._foreach_lerp(grads, kept, group["momentum"])  # Nesterov's
-            parts, (rows, columns) = group["parts"], ours[0].shape
-            square = torch.stack(ahead).view(len(ours) * parts, rows // parts, columns)
-            update = orthogonal(square).reshape(len(ours), rows, columns) * max(1.0, rows / parts / columns) ** 0.5
-            torch._foreach_mul_(ours, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(ours, list(update.to(ours[0].dtype).unbind()), alpha=-group["lr"])
+            grads, kept = torch.stack([p.grad for p in ours]), self._momenta(ours)
+            share = torch.ones((), dtype=grads.dtype, device=grads.device) if self.share is None else self.share.to(grads.dtype)
+            good = torch.isfinite(share).to(grads.dtype)
+            grads = torch.where(good > 0, grads * share, 0)
+            kept.lerp_(grads, (1 - group["momentum"]) * good)
+            ahead = grads.lerp_(kept, group["momentum"])  # Nesterov's
+            parts, (rows, columns) = group["parts"], group["shape"]
+            ahead = self.shares.whole(ahead.transpose(0, 1), rows).transpose(0, 1)  # a matrix of which one has some rows alone cannot be made orthogonal
+            update = orthogonal(ahead.reshape(len(ours) * parts, rows // parts, columns)).reshape(len(ours), rows, columns)
+            update = self.shares.mine(update.transpose(0, 1)).transpose(0, 1)
+            update = update.to(kept.dtype) * (group["lr"] * max(1.0, rows / parts / columns) ** 0.5 * good)
+            torch._foreach_mul_(ours, 1 - group["lr"] * group["weight_decay"] * good)
+            torch._foreach_sub_(ours, list(update.unbind()))
+
+    def _momenta(self, ours: list[Tensor]) -> Tensor:
+        """Of these, one above the other; each parameter's state is its part of that."""
+        whole = self.state[ours[0]].get("momentum")
+        whole = whole._base if whole is not None else None
+        if whole is None or len(whole) != len(ours) or any(self.state[p].get("momentum") is None or self.state[p]["momentum"]._base is not whole for p in ours):
+            whole = torch.stack([self.state[p].get("momentum", torch.zeros_like(p)) for p in ours])  # the first step, or restored
+            for p, part in zip(ours, whole.unbind(), strict=True):
+                self.state[p] = {"momentum": part}
+        return whole
 
 
 def orthogonal(matrices: Tensor, rounds: int = 5) -> Tensor:
@@ -142,8 +159,9 @@ def orthogonal(matrices: Tensor, rounds: int = 5) -> Tensor:
 class Optimizers:
     """All of a run's parameters, each in the hands of the optimizer that its rule gives it to."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], config: Optimizer, depth: int, gated: bool = False) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], config: Optimizer, depth: int, gated: bool = False, shares: Shares | None = None) -> None:
         self.config, self.parameters = config, parameters
+        self.shares = shares or Shares({name: p.shape for name, p in parameters.items()})
         rules = {name: rule(name, p, config, depth, gated) for name, p in parameters.items()}
         muon = {name for name, one in rules.items() if one.matrix} if config.name == "muon" else set()
         adam = {"betas": config.betas, "eps": config.epsilon}
@@ -155,34 +173,41 @@ class Optimizers:
         if rest:
             groups = list(self._groups(rest, rules, config.rest if muon else config.lr))
             self.parts.append(Lamb(groups, **adam) if config.name == "lamb" else AdamW(groups, **adam, fused=fused))  # type: ignore[arg-type]
+        for part in self.parts:
+            if isinstance(part, Lamb | Muon):
+                part.shares = self.shares
 
     def _groups(self, chosen: set[str], rules: Mapping[str, Rule], rate: float) -> Iterator[dict[str, Any]]:
         kinds: dict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
         for name, p in self.parameters.items():
             if name in chosen:
                 one = rules[name]
-                kinds[(one.scale, one.decays, one.parts, tuple(p.shape) if one.matrix and self.config.name == "muon" else ())].append(p)
-        for (scale, decays, parts, _), found in kinds.items():
+                kinds[(one.scale, one.decays, one.parts, tuple(self.shares.shapes[name]) if one.matrix and self.config.name == "muon" else ())].append(p)
+        for (scale, decays, parts, shape), found in kinds.items():
             decay = self.config.weight_decay if decays else 0.0
-            yield {"params": found, "peak": rate * scale, "lr": rate * scale, "weight_decay": decay, "decays": decays, "parts": parts}
+            yield {"params": found, "peak": rate * scale, "lr": rate * scale, "weight_decay": decay, "decays": decays, "parts": parts, "shape": shape}
 
-    def step(self, factor: float) -> tuple[Tensor, Tensor]:
+    def step(self, factor: float, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """One step at that share of the highest rate; gives the gradient's norm before it was clipped, and each tensor's.
 
-        A gradient that is not finite changes nothing.
+        A gradient that is not finite changes nothing. One of a loss that was scaled is brought back.
         """
         norms = torch.stack(torch._foreach_norm([p.grad if p.grad is not None else p.new_zeros(1) for p in self.parameters.values()]))
+        norms = self.shares.norms(norms) if scale is None else self.shares.norms(norms) / scale
         norm = norms.norm()
         good = torch.isfinite(norm)
         share = torch.clamp(self.config.clip / (norm + 1e-6), max=1.0) if self.config.clip else torch.ones_like(norm)
+        share = share if scale is None else share / scale
         for part in self.parts:
             for group in part.param_groups:
                 group["lr"] = group["peak"] * factor
             if isinstance(part, AdamW) and part.param_groups[0].get("fused"):
                 part.grad_scale, part.found_inf = (1 / share).float(), (~good).float()  # type: ignore[attr-defined]
+            elif isinstance(part, Muon):
+                part.share = torch.where(good, share, torch.nan)
             elif not good:
                 return norm, norms
-            elif self.config.clip:
+            elif self.config.clip or scale is not None:
                 torch._foreach_mul_([p.grad for group in part.param_groups for p in group["params"] if p.grad is not None], share)
             part.step()
         return norm, norms
@@ -212,6 +237,7 @@ class Optimizers:
                 for p in group["params"]:
                     found = states.get(next(name for name, one in self.parameters.items() if one is p))
                     if found:
+                        found = {key: self.shares.mine(value) for key, value in found.items()}
                         part.state[p] = {key: value.clone() if key == "step" and not _on(part, p) else value.to(p.device) for key, value in found.items()}
 
 

@@ -1,12 +1,12 @@
 """A run made ready: data opened, the model built or loaded and put where and how it computes. From outside, in a fixed order:
-weights, device, precision, compile; the model itself knows none of it."""
+weights, device, shares, precision, compile; the model itself knows none of it."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
@@ -15,30 +15,31 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from unmask import __version__
 from unmask.config import Duration, read_json
 from unmask.data.batch import Batch
-from unmask.data.shards import Corpus
-from unmask.data.stream import Stream
+from unmask.data.stream import Numbered
 from unmask.errors import UserError
-from unmask.model import families, store
-from unmask.model.card import Card
-from unmask.model.embed import TextConfig
-from unmask.model.encoder import EncoderConfig
+from unmask.model import families
+from unmask.model.embed import TextEmbed
+from unmask.model.encoder import EncoderConfig, Layer
 from unmask.model.layout import Packed
 from unmask.model.store import Loaded
-from unmask.objectives.base import Frame, Learner, Pieces, reading
-from unmask.tokenizer import Tokenizer
+from unmask.objectives.base import Learner, counts
 from unmask.train import precision
-from unmask.train.distribute import Group
+from unmask.train.distribute import Gradients, Group
 from unmask.train.feed import Begin, Feed, padded
+from unmask.train.flops import of_token
 from unmask.train.optim import Optimizers
 from unmask.train.precision import Precision
-from unmask.train.run import Run, from_json
+from unmask.train.run import Run, Shards, from_json
 from unmask.train.schedule import staged
+from unmask.train.shares import Shares, shared
+from unmask.train.source import source
 
 
 class Prepared:
@@ -46,28 +47,30 @@ class Prepared:
 
     def __init__(self, run: Run, out: Path, group: Group) -> None:
         self.run, self.group = run, group
-        self.corpora = tuple(Corpus(place) for place in run.data.path)
-        self.held = tuple(corpus for place in run.data.path if len(corpus := Corpus(place, "validation")))
-        self.tokenizer = _tokenizer(self.corpora)
-        self.pieces = Pieces.of(self.tokenizer)
-        self.loaded = _loaded(run, self.tokenizer)
-        self.learner = Learner(self.loaded.model, run.objective, run.seed)
-        for objective in run.objective:
+        self.source = source(run)
+        self.loaded, self.objective = self.source.loaded, self.source.objective
+        self.learner = Learner(self.loaded.model, self.objective, run.seed)
+        for objective in self.objective:
             if objective.reach is not None:
                 _see(self.loaded, objective.reach)
         self.weights = self.learner.weights
         self.terms = tuple(self.weights)
-        self.learner.to(group.device)
         self.kind = precision.chosen(run.precision, group.device)
-        self.precision = Precision(self.learner, self.kind)
+        self.sharded = run.shard and dist.is_available() and dist.is_initialized()
+        if self.sharded:  # from the CPU, a layer at a time: the whole need not fit on a device
+            self.shares = shared(self.learner, group, self.kind)
+        else:
+            self.shares = Shares({name: p.shape for name, p in self.learner.to(group.device).named_parameters()})
+        self.precision = Precision(self.learner, self.kind, sharded=self.sharded)
+        self.gradients = Gradients(Group() if self.sharded else group, self.precision)  # FSDP2 adds up by itself
         encoder = self.loaded.model.config.encoder
         gated = isinstance(encoder, EncoderConfig) and encoder.gated
-        self.optimizers = Optimizers(self.precision.masters, run.optimizer, encoder.depth, gated)
+        self.optimizers = Optimizers(self.precision.masters, run.optimizer, encoder.depth, gated, self.shares)
         self.mean = {name: p.detach().clone() for name, p in self.precision.masters.items()} if run.ema else {}
-        self.streams: dict[tuple[int, bool], Stream] = {}  # by how long sequences are, and whether for evaluation
+        self.streams: dict[tuple[int, bool], Numbered] = {}  # by how long sequences are, and whether for evaluation
         if run.recompute:
             _recomputing(self.learner)
-        if run.compile == "yes" or (run.compile == "auto" and group.device.type == "cuda"):
+        if run.compile == "yes" or (run.compile == "auto" and self.static and isinstance(run.data, Shards)):  # steps of examples are of many sizes
             self._compile()
 
     # ---- data
@@ -76,18 +79,16 @@ class Prepared:
     def blocks(self) -> int:
         return self.stream(0.0).blocks
 
-    def stream(self, share: float, *, fixed: bool = False) -> Stream:
-        chosen = staged(self.run.data.longest, share), fixed
-        if chosen not in self.streams:
-            self.streams[chosen] = self._stream(*chosen)
-        return self.streams[chosen]
+    def stream(self, share: float, *, fixed: bool = False) -> Numbered:
+        longest = staged(self.run.data.longest, share)
+        if (longest, fixed) not in self.streams:
+            self.streams[longest, fixed] = self.source.stream(longest, fixed=fixed, static=self.static)
+        return self.streams[longest, fixed]
 
-    def _stream(self, longest: int, fixed: bool) -> Stream:
-        run, corpora = self.run, self.held if fixed else self.corpora
-        read = reading(run.objective, Frame(self.pieces, longest, run.data.short, run.seed, fixed))
-        weights = run.data.weights if len(corpora) == len(self.corpora) else ()
-        static = self.group.device.type == "cuda" and run.layout == "packed"
-        return Stream(corpora, read, tokens=run.data.tokens, weights=weights, seed=run.seed, fixed=static)
+    @property
+    def static(self) -> bool:
+        """Whether batches are filled up to one size, as compiled kernels want them."""
+        return self.group.device.type == "cuda" and self.run.layout == "packed"
 
     def feed(self, stop: Duration, begin: Begin, known: Mapping[int, float]) -> Feed:
         group, run = self.group, self.run
@@ -98,40 +99,36 @@ class Prepared:
             begin,
             rank=group.rank,
             ranks=group.ranks,
-            device=group.device,
             together=run.together,
             finish=self.finish,
             known=known,
+            even=self.sharded,
         )
 
     def finish(self, batch: Batch) -> Batch:
-        """As the kernels want it: rows of one length, or packed with one bound for the longest, so that compiled shapes stay."""
-        longest = max(value for _, value in self.run.data.longest)
-        if self.run.layout == "padded":
-            return padded(batch, longest)
+        """As the kernels want it, and where: rows of one length, or packed with one bound for the longest, so that compiled shapes stay."""
         assert isinstance(batch.layout, Packed)
-        return replace(batch, layout=replace(batch.layout, longest=longest)) if self.group.device.type == "cuda" else batch
+        longest = max(value for _, value in self.run.data.longest)
+        if self.run.layout == "padded":  # as wide as this stage of the run needs: at 512, sequences of 128 would be computed four times over
+            return padded(batch, min(value for _, value in self.run.data.longest if value >= batch.layout.longest)).to(self.group.device)
+        if self.static:
+            batch = replace(batch, layout=replace(batch.layout, longest=longest)).to(self.group.device)
+            assert isinstance(batch.layout, Packed)
+            torch._dynamo.maybe_mark_dynamic(batch.layout.bounds, 0)  # how many sequences there are is no shape of a kernel
+        return batch
 
     @cached_property
     def validation(self) -> bool:
         """Whether there is something to evaluate on."""
-        if not self.held or self.run.evaluate_tokens <= 0:
-            return False
-        try:
-            next(self.stream(1.0, fixed=True).walk())
-        except UserError as error:
-            if self.group.first:
-                warnings.warn(f"nothing is evaluated, as of the validation documents {error}", stacklevel=2)
-            return False
-        return True
+        return self.source.judged
 
     # ---- how it computes
 
     def _compile(self) -> None:
         for part in self.learner.modules():
-            if type(part).__name__ in ("Layer", "TextEmbed"):
+            if isinstance(part, Layer | TextEmbed):
                 part.compile(dynamic=False)
-        self.learner.words = torch.compile(self.learner.words, dynamic=False)
+        self.learner.words = torch.compile(self.learner.words)  # how many words are asked may move with the run
 
     @torch.no_grad()
     def averaged(self) -> None:
@@ -151,18 +148,28 @@ class Prepared:
     # ---- what is said of it
 
     @cached_property
+    def ends(self) -> list[Tensor]:
+        """Which parameters are of the model's first layer, and which of its last: what the one has of the other's gradient goes through all of them."""
+        names, layers = list(self.precision.masters), self.loaded.model.config.encoder.layers
+        places = [[place for place, name in enumerate(names) if name.startswith(f"model.encoder.layers.{layer}.")] for layer in (0, layers - 1)]
+        return [torch.tensor(one, dtype=torch.long, device=self.group.device) for one in places]
+
+    @cached_property
     def flops(self) -> float:
-        """Of a token, forward and backward: six for each weight that multiplies it, and attention over half of the longest sequence."""
-        encoder: Any = self.loaded.model.config.encoder
-        inner = sum(p.numel() for name, p in self.learner.model.encoder.named_parameters() if p.ndim == 2) * encoder.depth / encoder.layers
-        words = self.loaded.model.config.embed
-        head = 0.15 * 6 * encoder.width * (words.vocabulary + encoder.width) if isinstance(words, TextConfig) and "words" in self.terms else 0.0
-        return float(6 * inner + 12 * encoder.depth * encoder.width * max(value for _, value in self.run.data.longest) / 2 + head)
+        """Of a token, forward and backward, on average over the run, as the first batch of each stage of its lengths has it."""
+        begins = [begin for begin, _ in self.run.data.longest]
+        found = 0.0
+        for begin, end in itertools.pairwise([*begins, 1.0]):
+            _, block, number = next(self.stream(begin).walk())
+            labels = counts(block.make(number, (begin + end) / 2))
+            each = {term: count / block.tokens(number) for term, count in labels.items()}
+            found += (end - begin) * of_token(self.learner, block.lengths, each)
+        return found
 
     @cached_property
     def limit(self) -> float:
         """What a plain matrix product reaches here, in operations a second, for all ranks."""
-        dtype = torch.bfloat16 if self.kind == "bf16" else torch.float32
+        dtype = torch.float32 if self.kind == "float64" else precision.DTYPES[self.kind]
         side = 8192 if self.group.device.type == "cuda" else 512
         one = torch.randn(side, side, device=self.group.device).to(dtype)
         from time import perf_counter
@@ -175,17 +182,9 @@ class Prepared:
             best = min(best, perf_counter() - start)
         return 2 * side**3 / best * self.group.ranks
 
-    @cached_property
-    def entropy(self) -> float:
-        """Of single pieces, in nats: the loss of who knows only how frequent each is."""
-        corpus = self.corpora[0]
-        tokens = corpus.fetch(np.arange(min(len(corpus), 200))).tokens
-        shares = np.bincount(tokens, minlength=1) / max(len(tokens), 1)
-        return float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum())
-
-    def folder(self, metrics: Mapping[str, float]) -> Loaded:
-        """The model as it is now, on the CPU in float32, ready to be saved."""
-        chosen = self.mean or {name: p.detach() for name, p in self.precision.masters.items()}
+    def folder(self, metrics: Mapping[str, float], weights: Mapping[str, Tensor] | None = None) -> Loaded:
+        """The model as it is now, on the CPU in float32, ready to be saved. Where a rank has only its rows, it is told the whole weights."""
+        chosen = weights or self.mean or self.precision.masters
         with torch.device("meta"):
             model = families.build(self.loaded.model.config)
         model.to_empty(device="cpu")
@@ -195,7 +194,7 @@ class Prepared:
             for name, p in model.named_parameters():
                 p.copy_(ours[name])
         made = {"recipe": self.run.json(), "metrics": dict(metrics), "seed": self.run.seed, "device": str(self.group.device.type)}
-        made |= {"data": [corpus.index["text"] for corpus in self.corpora], "numpy": np.__version__, "torch": torch.__version__, "unmask": __version__}
+        made |= {"data": self.source.said(), "numpy": np.__version__, "torch": torch.__version__, "unmask": __version__}
         return replace(self.loaded, model=model.eval(), provenance=made)
 
 
@@ -237,7 +236,7 @@ def _begin(run: Run, out: Path) -> None:
         raise UserError(f"{out} could not be written ({error.strerror or error}); free some space or choose another place") from None
 
 
-FREE = {"together", "recompute", "track", "keep", "save", "compile", "precision"}  # what may change when a run is resumed
+FREE = {"together", "recompute", "shard", "track", "keep", "save", "compile", "precision"}  # what may change when a run is resumed
 
 
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:
@@ -252,50 +251,11 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "
     return sorted(found)
 
 
-def _tokenizer(corpora: tuple[Corpus, ...]) -> Tokenizer:
-    """The one that made all of the shards."""
-    found = Tokenizer.load(corpora[0].tokenizer)
-    for corpus in corpora:
-        corpus.made_by(found, "the other shards'")
-    return found
-
-
-def _loaded(run: Run, tokenizer: Tokenizer) -> Loaded:
-    needed: dict[str, int] = {}
-    for objective in run.objective:
-        needed |= objective.heads(tokenizer.size)
-    if run.start:
-        loaded = store.load(run.start, heads=needed, seed=run.seed)
-        if loaded.tokenizer is not None and loaded.tokenizer.fingerprint != tokenizer.fingerprint:
-            raise UserError(f"{run.start} reads by another tokenizer than the shards were made with; run unmask prepare with --tokenizer {run.start}")
-        _room(run, loaded.model.config.longest, "")
-        return loaded
-    embed = run.model.embed
-    if not isinstance(embed, TextConfig):
-        raise UserError(f"a {run.model.family} reads pictures, and shards hold text; choose a family of text, such as bert")
-    for head in set(needed) - set(families.family(run.model.family).heads):
-        having = ", ".join(kind for kind in families.names() if head in families.family(kind).heads)
-        raise UserError(f"a {run.model.family} has no head {head!r}, which the objective asks for; choose a shape of one that has it: {having}")
-    _room(run, run.model.longest, " or raise model.embed.positions")
-    words = replace(embed, vocabulary=tokenizer.size, padding=tokenizer.special("pad"))
-    shape = replace(run.model, embed=words, heads=tuple(needed.items()), pooler=False)  # a head that reads pooled brings its pooler
-    card = Card(length=shape.longest)
-    ends = {"cls": tokenizer.special("cls"), "sep": tokenizer.special("sep")}
-    named = {f"{role}_token_id": ends[end] for role, end in (("cls", "cls"), ("bos", "cls"), ("sep", "sep"), ("eos", "sep"))}  # else a library fills in its own
-    return Loaded(families.new(shape, run.seed), card, tokenizer, named, {})
-
-
-def _room(run: Run, positions: int | None, otherwise: str) -> None:
-    longest = max(value for _, value in run.data.longest)
-    if positions is not None and longest > positions:
-        raise UserError(f"sequences of {longest} tokens are longer than the {positions} positions of the model; lower data.longest{otherwise}")
-
-
 def _recomputing(learner: nn.Module) -> None:
     """From outside: a layer knows nothing of it."""
     for part in learner.modules():
-        if type(part).__name__ == "Layer":
-            part.forward = partial(recomputed, part.forward, use_reentrant=False)
+        if isinstance(part, Layer):
+            part.forward = partial(recomputed, part.forward, use_reentrant=False)  # type: ignore[method-assign]
 
 
 def _see(loaded: Loaded, reach: tuple[int, int]) -> None:

@@ -58,7 +58,7 @@ def prove(run: Run, *, ranks: tuple[int, ...] = (2, 4), compiled: bool = True) -
     run = replace(run, model=run.model.without_dropout(), compile="no", layout="packed", track="", recompute=False, ema=0.0)
     run = replace(run, data=replace(run.data, step=((0.0, PARTS),)))
     ways: list[tuple[str, Run, int]] = [(f"in {PARTS // together} parts", replace(run, together=together), 1) for together in (2, 1)]
-    ways += [(f"by {count} ranks", run, count) for count in ranks]
+    ways += [(f"by {count} ranks{', each with its share of the weights' if run.shard else ''}", run, count) for count in ranks]
     ways += [("padded", replace(run, together=1, layout="padded"), 1), ("recomputed", replace(run, together=1, recompute=True), 1)]
     ways += [("compiled", replace(run, together=PARTS, compile="yes"), 1)] if compiled else []
     reference = {kind: _computed(replace(run, together=PARTS, precision=kind)) for kind in KINDS}
@@ -111,7 +111,7 @@ def _gradients(run: Run, together: Group) -> tuple[float, Gradients]:
     finally:
         feed.close()
     loss = sum(ready.weights[term] * float(losses[term]) for term in ready.terms)
-    return loss, {name: p.grad.detach().cpu() for name, p in ready.precision.masters.items() if p.grad is not None}
+    return loss, ready.shares.gathered({name: p.grad.cpu() for name, p in ready.precision.masters.items() if p.grad is not None})
 
 
 def _resumed(run: Run) -> Proof:
